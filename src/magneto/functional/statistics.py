@@ -65,8 +65,8 @@ def joint_differences(
         ValueError: If a group is empty.
     """
     found = [_standard_error(*pair) for pair in pairs]
-    values = [_p_value(*one) for one in found]
-    tested = sorted((p_value, place) for place, p_value in enumerate(values) if p_value is not None)
+    known = (place for place, (_, error, _) in enumerate(found) if not math.isnan(error))
+    tested = sorted((_p_value(*found[place]), place) for place in known)
     levels = [level] * len(pairs)
     left = len(tested)
     for p_value, place in tested:
@@ -74,14 +74,17 @@ def joint_differences(
         # Once a pair does not differ significantly, no later pair does.
         if p_value <= (1 - level) / left:
             left -= 1
-    return [_with_interval(*one, own) for one, own in zip(found, levels, strict=True)]
+    return [
+        Difference(mean, t_quantile((1 + own) / 2, freedom) * error, freedom)
+        for (mean, error, freedom), own in zip(found, levels, strict=True)
+    ]
 
 
 def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
     """Return a difference of means, its standard error and degrees of freedom (Welch).
 
-    Error and degrees of freedom are nan if a group has one value. The error is 0 if values within
-    both groups are equal.
+    Error and degrees of freedom are nan if a group has one value. If values within both groups are
+    equal, the error is 0 for equal means, and nan otherwise.
     """
     if not first or not second:
         raise ValueError("a difference of means needs at least one value in each group")
@@ -91,28 +94,17 @@ def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[fl
     parts = [variance(values) / len(values) for values in (first, second)]
     total = sum(parts)
     if total == 0:
-        return mean, 0.0, len(first) + len(second) - 2
+        return mean, 0.0 if mean == 0 else math.nan, len(first) + len(second) - 2
     # Shares of the variance, since squares of tiny numbers could underflow.
     shares = [(part / total) ** 2 for part in parts]
     freedom = 1 / (shares[0] / (len(first) - 1) + shares[1] / (len(second) - 1))
     return mean, math.sqrt(total), freedom
 
 
-def _with_interval(mean: float, error: float, freedom: float, level: float) -> Difference:
-    """Return a difference with its confidence interval at a level."""
-    if math.isnan(error):
-        return Difference(mean, math.nan, math.nan)
-    if error == 0:
-        return Difference(mean, 0.0 if mean == 0 else math.nan, freedom)
-    return Difference(mean, t_quantile((1 + level) / 2, freedom) * error, freedom)
-
-
-def _p_value(mean: float, error: float, freedom: float) -> float | None:
-    """Return the p-value of a difference of means, two-sided; None if it is undefined."""
+def _p_value(mean: float, error: float, freedom: float) -> float:
+    """Return the p-value of a difference of means, two-sided."""
     from scipy.special import stdtr
 
-    if math.isnan(error) or (error == 0 and mean != 0):
-        return None
     return 1.0 if error == 0 else 2 * float(stdtr(freedom, -abs(mean) / error))
 
 
@@ -121,16 +113,8 @@ def t_quantile(probability: float, freedom: float) -> float:
 
     Args:
         probability: Probability below the quantile, between 0 and 1 (exclusive).
-        freedom: Degrees of freedom, above 0, not necessarily an integer.
-
-    Raises:
-        ValueError: If an argument is out of range.
+        freedom: Degrees of freedom, above 0, not necessarily an integer; nan gives nan.
     """
     from scipy.special import stdtrit
 
-    if not 0 < probability < 1 or not freedom > 0:
-        raise ValueError(
-            "Student's t needs a probability between 0 and 1 and degrees of freedom above 0, "
-            f"not {probability} and {freedom}"
-        )
     return float(stdtrit(freedom, probability))

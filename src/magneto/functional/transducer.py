@@ -42,15 +42,12 @@ def transducer_loss(
     logit_lengths: Tensor,
     target_lengths: Tensor,
     blank: int = 0,
-    *,
-    tile: int = TILE,
 ) -> Tensor:
     """Return each utterance's negative log-likelihood under a transducer (arXiv 1211.3711).
 
     Logits are normalised by softmax. Log-probabilities may be given too, since normalising does not
     change them. The softmax is in float32 (float64 for float64 logits), and sums over paths are in
-    float64. Besides logits and gradient, the loss needs the memory of a tile. The loss can be
-    differentiated once.
+    float64. The forward pass copies the logits once. The loss can be differentiated once.
 
     The loss is infinite if no path has positive probability or there are no frames, and NaN if a
     logit is NaN. The gradient of an infinite or NaN loss is zero, and other utterances are
@@ -63,7 +60,6 @@ def transducer_loss(
         logit_lengths: Number of frames of each utterance, (batch,).
         target_lengths: Number of labels of each utterance, possibly 0, (batch,).
         blank: Index of the blank in the vocabulary.
-        tile: Number of cells with logits in memory at once, at least 1.
 
     Returns:
         Losses in nats, (batch,), float32 (float64 for float64 logits).
@@ -72,9 +68,9 @@ def transducer_loss(
         ValueError: If shapes do not fit, or, on a CPU, lengths or targets are out of range. On
             other devices the check of values would make the host wait.
     """
-    check_logits(logits.shape, targets, logit_lengths, target_lengths, blank, tile)
+    check_logits(logits.shape, targets, logit_lengths, target_lengths, blank)
     labels = next_labels(targets, target_lengths)
-    return _eager(_LogitsLoss)(logits, labels, logit_lengths, target_lengths, blank, tile)
+    return _eager(_LogitsLoss)(logits, labels, logit_lengths, target_lengths, blank)
 
 
 def joiner_transducer_loss(
@@ -121,7 +117,7 @@ def joiner_transducer_loss(
         ValueError: As for `transducer_loss`.
     """
     given = (encoder_features, predictor_features, weight)
-    check_joiner(*given, targets, encoder_lengths, target_lengths, blank, tile)
+    check_joiner(*given, targets, encoder_lengths, target_lengths, blank)
     labels, lengths = next_labels(targets, target_lengths), (encoder_lengths, target_lengths)
     return _eager(_JoinerLoss)(*given, bias, labels, *lengths, blank, tile)
 
@@ -137,14 +133,12 @@ class TransducerAlignment:
         log_likelihood: Log-probability of all paths, which is minus the loss, (batch,).
         occupancy: Probability that a path visits cell (t, u), at frame t after u labels, (batch,
             time, labels + 1); 0 in padding.
-        emission: Probability that label u is emitted at frame t, (batch, time, labels + 1).
     """
 
     frames: Tensor
     score: Tensor
     log_likelihood: Tensor
     occupancy: Tensor
-    emission: Tensor
 
 
 @torch.no_grad()
@@ -168,14 +162,13 @@ def transducer_alignment(
         ValueError: As for `joiner_transducer_loss`.
     """
     given = (encoder_features, predictor_features, weight)
-    check_joiner(*given, targets, encoder_lengths, target_lengths, blank, tile)
+    check_joiner(*given, targets, encoder_lengths, target_lengths, blank)
     found = Joiner(*given, bias).numbers(next_labels(targets, target_lengths), blank, tile)
     lattice = build_lattice(found[0], found[1], encoder_lengths, target_lengths)
     scores = forward_scores(lattice)
     by_blank, by_label = posteriors(lattice, scores)
-    frames, score = best_path(lattice)
     total = log_likelihood(lattice, scores)
-    return TransducerAlignment(frames, score, total, by_blank + by_label, by_label.contiguous())
+    return TransducerAlignment(*best_path(lattice), total, by_blank + by_label)
 
 
 def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -194,38 +187,27 @@ class _LogitsLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        labels: Tensor,
-        frames: Tensor,
-        lengths: Tensor,
-        blank: int,
-        tile: int,
+        ctx: Any, logits: Tensor, labels: Tensor, frames: Tensor, lengths: Tensor, blank: int
     ) -> Tensor:
         wide = torch.promote_types(logits.dtype, torch.float32)
-        each = labels.repeat_interleave(logits.shape[1], 0)
-        shape = (len(each), 1, logits.shape[2])
-        found = cell_numbers(logit_tiles(logits, wide, tile), shape, wide, each, blank)
-        ctx.blank, ctx.tile = blank, tile
-        return _save(ctx, found.view(3, *logits.shape[:3]), frames, lengths, logits, each)
+        copied = logits.to(wide, copy=True).flatten(0, 2)
+        found = cell_numbers(copied, labels, logits.shape[:3], blank)
+        ctx.blank = blank
+        return _save(ctx, found, frames, lengths, logits, labels)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Convert each tile of logits to its gradient."""
+        """Convert a copy of the logits to their gradient."""
         chances, total, factor, (logits, labels) = _saved(ctx, grad_loss)
-        by_blank, by_label, total = (each.flatten(0, 1)[:, None] for each in (*chances, total))
-        factor = factor.repeat_interleave(logits.shape[1])[:, None, None]
-        unseen = by_blank + by_label == 0
-        gradient = logits.new_empty(len(factor), *logits.shape[2:])
-        for at, _, given in logit_tiles(logits, total.dtype, ctx.tile):
-            given.masked_fill_(unseen[at].flatten()[:, None], 0)
-            to_gradient(given, at, total, labels, ctx.blank, (by_blank, by_label))
-            part = gradient[at[0]]
-            part.copy_(given.view_as(part).mul_(factor[at[0]]))
-        return gradient.view(logits.shape), None, None, None, None, None
+        # No path visits padding, whose logits may have any values.
+        unseen = (chances[0] + chances[1] == 0)[..., None]
+        gradient = logits.to(total.dtype, copy=True).masked_fill_(unseen, 0)
+        to_gradient(gradient.flatten(0, 2), total, labels, ctx.blank, *chances)
+        gradient.mul_(factor[:, None, None, None])
+        return gradient.to(logits.dtype), None, None, None, None
 
 
 class _JoinerLoss(torch.autograd.Function):
@@ -268,7 +250,8 @@ class _JoinerLoss(torch.autograd.Function):
         grad_predictor = torch.zeros_like(predictor, dtype=total.dtype)
         grad_weight = grad_bias = None
         for at, hidden, logits in joiner.tiles(ctx.tile):
-            to_gradient(logits, at, total, labels, ctx.blank, chances)
+            tile_chances = (each[at] for each in chances)
+            to_gradient(logits, total[at], labels[at[0]], ctx.blank, *tile_chances)
             grad, scale = logits.to(operand), factor[at[0], None, None, None]
             if wanted[2]:
                 scaled = (hidden * scale).flatten(0, 2).to(operand)
@@ -338,19 +321,6 @@ def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
     return islice(found, 2 if fake else None)
 
 
-def logit_tiles(logits: Tensor, dtype: torch.dtype, cells: int) -> Tiles:
-    """Yield tiles of (batch, time, labels + 1, vocabulary) logits, and a copy of each tile.
-
-    Frames are treated as utterances, so a tile consists of frames of any utterances.
-    """
-    rows, buffer = logits.flatten(0, 1), None
-    for at in places((len(rows), 1, rows.shape[1]), cells, is_fake(logits)):
-        given = rows[at[0]].flatten(0, 1)
-        if buffer is None:  # the first tile is the largest
-            buffer = torch.empty_like(given, dtype=dtype)
-        yield at, given, buffer[: len(given)].copy_(given)
-
-
 class Joiner:
     """Features and output layer of a joiner.
 
@@ -391,61 +361,52 @@ class Joiner:
             yield (rows, columns), hidden, project(flat, weight, bias, buffer[: len(flat)])
 
     def numbers(self, labels: Tensor, blank: int, cells: int) -> Tensor:
-        """Return the result of `cell_numbers`."""
-        return cell_numbers(self.tiles(cells), self.shape, self.dtype, labels, blank)
+        """Return `cell_numbers` of the whole lattice, computed in tiles of about `cells` cells."""
+        found = torch.empty(3, *self.shape, dtype=self.dtype, device=labels.device)
+        for (rows, columns), _, logits in self.tiles(cells):
+            part = found[:, rows, columns]
+            part.copy_(cell_numbers(logits, labels[rows], part.shape[1:], blank))
+        return found
 
 
-def cell_numbers(
-    tiles: Tiles, shape: tuple[int, ...], dtype: torch.dtype, labels: Tensor, blank: int
-) -> Tensor:
+def cell_numbers(logits: Tensor, labels: Tensor, shape: tuple[int, ...], blank: int) -> Tensor:
     """Return each cell's log p(blank), log p(label), and logarithm of the softmax sum.
 
     Args:
-        tiles: Tiles, whose logits are overwritten.
-        shape: Shape of the lattice: batch, time, labels + 1.
-        dtype: Type of the result.
+        logits: Logits, (cells, vocabulary), which are overwritten.
         labels: Next label of each position, (batch, labels + 1).
+        shape: Shape of the cells: batch, time, labels + 1.
         blank: Index of the blank.
 
     Returns:
         Three numbers per cell, (3, batch, time, labels + 1).
     """
-    found = torch.empty(3, *shape, dtype=dtype, device=labels.device)
-    for (rows, columns), _, logits in tiles:
-        part = found[:, rows, columns]
-        answers = labels[rows, None].expand(part.shape[1:]).reshape(-1, 1)
-        picked = torch.stack((logits[:, blank], logits.gather(1, answers)[:, 0]))
-        total = softmax_(logits)[:, 0]
-        part.copy_(torch.cat((picked - total, total[None])).view_as(part))
-    return found
+    answers = labels[:, None].expand(shape).reshape(-1, 1)
+    picked = torch.stack((logits[:, blank], logits.gather(1, answers)[:, 0]))
+    total = softmax_(logits)[:, 0]
+    return torch.cat((picked - total, total[None])).view(3, *shape)
 
 
 def to_gradient(
-    logits: Tensor,
-    at: Place,
-    total: Tensor,
-    labels: Tensor,
-    blank: int,
-    chances: tuple[Tensor, Tensor],
+    logits: Tensor, total: Tensor, labels: Tensor, blank: int, by_blank: Tensor, by_label: Tensor
 ) -> None:
-    """Convert a tile's logits to the gradient of the negative log-likelihood, in place.
+    """Convert logits to the gradient of the negative log-likelihood, in place.
 
     Args:
         logits: Logits, (cells, vocabulary), finite also in cells without a path.
-        at: Slices of the tile.
         total: Logarithm of each cell's softmax sum, (batch, time, labels + 1).
         labels: Next label of each position, (batch, labels + 1).
         blank: Index of the blank.
-        chances: Probabilities that a path leaves a cell by the blank, and by the label.
+        by_blank: Probability that a path leaves a cell by the blank, shaped like `total`.
+        by_label: Probability that a path leaves a cell by the label, shaped like `total`.
     """
-    by_blank, by_label = (each[at].flatten() for each in chances)
     passed = by_blank + by_label
-    answers = labels[at[0], None].expand(total[at].shape).reshape(-1, 1)
+    answers = labels[:, None].expand(total.shape).reshape(-1, 1)
     # The softmax exp(logits - total), scaled by `passed`.
-    shift = (total[at].flatten() - passed.log()).masked_fill(passed == 0, torch.inf)
-    logits.sub_(shift[:, None]).exp_()
-    logits[:, blank] -= by_blank
-    logits.scatter_add_(1, answers, -by_label[:, None])
+    shift = (total - passed.log()).masked_fill(passed == 0, torch.inf)
+    logits.sub_(shift.reshape(-1, 1)).exp_()
+    logits[:, blank] -= by_blank.flatten()
+    logits.scatter_add_(1, answers, -by_label.reshape(-1, 1))
 
 
 @dataclass(frozen=True)
@@ -612,7 +573,7 @@ def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any)
 
 
 def check_logits(
-    size: tuple[int, ...], targets: Tensor, frames: Tensor, labels: Tensor, blank: int, tile: int
+    size: tuple[int, ...], targets: Tensor, frames: Tensor, labels: Tensor, blank: int
 ) -> None:
     """Raise ValueError if shapes do not fit or values are out of range."""
     if len(size) != 4 or 0 in size:
@@ -625,10 +586,8 @@ def check_logits(
         raise ValueError(
             f"each of the {size[0]} utterances needs two lengths, in frames and in labels"
         )
-    if not 0 <= blank < size[3] or tile < 1:
-        raise ValueError(
-            f"blank must be in [0, {size[3]}) and tile at least 1, not {blank} and {tile}"
-        )
+    if not 0 <= blank < size[3]:
+        raise ValueError(f"blank must be in [0, {size[3]}), not {blank}")
     for name, lengths, most in (("frames", frames, size[1]), ("labels", labels, size[2] - 1)):
         if any_on_a_cpu((lengths < 0) | (lengths > most)):
             raise ValueError(f"lengths in {name} must be in [0, {most}], not {lengths.tolist()}")

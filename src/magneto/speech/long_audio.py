@@ -94,38 +94,14 @@ def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iter
     yield Window(start, held, True)
 
 
-class TranscriptMerger:
-    """Merger of the words of windows that overlap by some seconds into one transcript.
+def merge_words(
+    before: Sequence[Word], after: Sequence[Word], start: float, stop: float
+) -> list[Word]:
+    """Return the words of two windows that overlap from `start` to `stop` seconds.
 
     Two windows are joined at the common word nearest to the middle of their overlap, or in the
     middle if they have no common word.
     """
-
-    def __init__(self, overlap: float) -> None:
-        self.overlap = overlap
-        # Words that the next window may change.
-        self._pending: list[Word] = []
-
-    def add(self, words: Sequence[Word], start: float, stop: float, last: bool) -> list[Word]:
-        """Add the words of the next window; return the words that no later window changes.
-
-        The window lasts from `start` to `stop`, and its words have times, in seconds from the start
-        of the recording. `last` says whether it is the last window.
-        """
-        merge_equal = list(words)
-        if start > 0:
-            kept, new = merge_words(self._pending, words, start, start + self.overlap)
-            merge_equal = [*kept, *new]
-        limit = stop - self.overlap - 2 * TOLERANCE
-        final = list(takewhile(lambda word: last or word.middle < limit, merge_equal))
-        self._pending = merge_equal[len(final) :]
-        return final
-
-
-def merge_words(
-    before: Sequence[Word], after: Sequence[Word], start: float, stop: float
-) -> tuple[list[Word], list[Word]]:
-    """Return the words to keep of two windows that overlap from `start` to `stop` seconds."""
     middle = (start + stop) / 2
     pairs = align_words(before, after, start, stop)
     if pairs:
@@ -134,10 +110,20 @@ def merge_words(
             for one, other in pairs
         }
         one, other = min(pairs, key=off.__getitem__)
-        return list(before[: one + 1]), list(after[other + 1 :])
+        return [*before[: one + 1], *after[other + 1 :]]
     kept = [word for word in before if word.middle < middle]
     end = kept[-1].end if kept else start
-    return kept, [word for word in after if word.middle >= max(middle, end)]
+    return kept + [word for word in after if word.middle >= max(middle, end)]
+
+
+def final_words(words: Sequence[Word], stop: float, overlap: float) -> int:
+    """Return the number of words that the next window can't change.
+
+    The window of these words ends at `stop` seconds, and the next one overlaps it by `overlap`
+    seconds.
+    """
+    limit = stop - overlap - 2 * TOLERANCE
+    return sum(1 for _ in takewhile(lambda word: word.middle < limit, words))
 
 
 def align_words(
@@ -243,20 +229,21 @@ class Transcriber:
             for number, pieces in enumerate(recordings)
             for window in split_windows(pieces, self.size, self.overlap)
         )
-        mergers: dict[int, TranscriptMerger] = {}
+        overlap = self.overlap / self.rate
+        pending: list[Word] = []  # words that the next window may change
         while batch := list(islice(windows, self.batch_size)):
             hypotheses = self.hypotheses([window for _, window in batch])
             for (number, window), best in zip(batch, hypotheses, strict=True):
-                merger = mergers.setdefault(number, TranscriptMerger(self.overlap / self.rate))
-                start, stop = window.start, window.start + len(window.samples)
-                seconds = self.frame_seconds
-                words = timed_words(best[0], self.vocabulary, seconds, start / self.rate)
-                final = merger.add(words, start / self.rate, stop / self.rate, window.last)
+                start = window.start / self.rate
+                stop = (window.start + len(window.samples)) / self.rate
+                words = timed_words(best[0], self.vocabulary, self.frame_seconds, start)
+                if start > 0:
+                    words = merge_words(pending, words, start, start + overlap)
+                count = len(words) if window.last else final_words(words, stop, overlap)
+                final, pending = words[:count], words[count:]
                 single = window.last and start == 0
                 texts = [(self.vocabulary.decode(h.labels), h.score) for h in best if single]
-                if window.last:
-                    del mergers[number]
-                yield TranscriptPart(number, final, stop / self.rate, window.last, texts)
+                yield TranscriptPart(number, final, stop, window.last, texts)
 
     def hypotheses(self, windows: Sequence[Window]) -> list[list[Hypothesis]]:
         features = [self.features(window.samples) for window in windows]

@@ -7,18 +7,12 @@ import random
 import pytest
 from scipy import stats
 
-from magneto.functional.statistics import Difference, half_width, joint_differences, t_quantile
+from magneto.functional.statistics import Difference, half_width, joint_differences
 
 
 def mean_difference(first: list[float], second: list[float]) -> Difference:
     (found,) = joint_differences([(first, second)])
     return found
-
-
-@pytest.mark.parametrize(("probability", "freedom"), [(0, 3), (1, 3), (0.9, 0), (math.nan, 3)])
-def test_arguments_out_of_range_are_errors(probability: float, freedom: float) -> None:
-    with pytest.raises(ValueError, match="probability between 0 and 1 and degrees of freedom"):
-        t_quantile(probability, freedom)
 
 
 def test_half_widths_are_scipys() -> None:
@@ -45,6 +39,7 @@ def test_the_difference_of_means_is_welchs() -> None:
 
 
 def test_differences_that_have_no_interval() -> None:
+    """They do not count among the pairs that are judged together."""
     alone = mean_difference([3.0], [1.0, 2.0])
     assert alone.mean == 1.5 and math.isnan(alone.half_width) and math.isnan(alone.freedom)
     fixed = mean_difference([2.0, 2.0], [1.0, 1.0, 1.0])  # nothing varies: nobody can tell
@@ -53,6 +48,9 @@ def test_differences_that_have_no_interval() -> None:
     assert (same.mean, same.half_width, same.freedom) == (0.0, 0.0, 3)
     with pytest.raises(ValueError, match="at least one value in each group"):
         mean_difference([], [1.0])
+    pair, alone, fixed = ([5.1, 4.9, 5.6], [4.2, 5.9]), ([3.0], [1.0, 2.0]), ([2.0] * 2, [1.0] * 2)
+    assert joint_differences([alone, pair, fixed])[1] == mean_difference(*pair)
+    assert joint_differences([]) == []
 
 
 def test_pairs_are_judged_together_by_holms_method() -> None:
@@ -72,11 +70,3 @@ def test_pairs_are_judged_together_by_holms_method() -> None:
             assert (abs(gap.mean) > gap.half_width) == (adjusted[place] <= 0.05)
             found += adjusted[place] <= 0.05
     assert 20 < found < 160
-
-
-def test_what_nobody_can_tell_does_not_count() -> None:
-    pair, alone, fixed = ([5.1, 4.9, 5.6], [4.2, 5.9]), ([3.0], [1.0, 2.0]), ([2.0] * 2, [1.0] * 2)
-    found = joint_differences([alone, pair, fixed])
-    assert found[1] == mean_difference(*pair)
-    assert math.isnan(found[0].half_width) and math.isnan(found[2].half_width)
-    assert joint_differences([]) == []

@@ -16,8 +16,9 @@ from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
 from magneto.speech.long_audio import (
     Transcriber,
-    TranscriptMerger,
     Word,
+    final_words,
+    merge_words,
     split_windows,
     timed_words,
 )
@@ -72,15 +73,15 @@ def heard(words: list[Word], start: float, stop: float, chance: random.Random) -
 def test_no_word_is_lost_or_doubled(seed: int) -> None:
     words, chance = spoken(seed), random.Random(seed)
     size, overlap = chance.choice([(10.0, 3.0), (20.0, 4.0), (6.0, 2.5)])
-    length, start, joined, found = words[-1].end + 0.5, 0.0, TranscriptMerger(overlap), []
-    while True:
+    length, start, found, pending = words[-1].end + 0.5, 0.0, [], []
+    while start == 0 or start + overlap < length:
         stop = min(start + size, length)
-        last = stop == length
-        found += joined.add(heard(words, start, stop, chance), start, stop, last)
-        if last:
-            break
+        new = heard(words, start, stop, chance)
+        pending = merge_words(pending, new, start, start + overlap) if start else new
+        count = final_words(pending, stop, overlap)
+        found, pending = found + pending[:count], pending[count:]
         start += size - overlap
-    assert [word.text for word in found] == [word.text for word in words]
+    assert [word.text for word in found + pending] == [word.text for word in words]
 
 
 def test_words_have_the_times_of_their_labels(tmp_path) -> None:
