@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from magneto.vision import decoding
-from magneto.vision.augmentation import FILL, LARGEST, OPERATIONS, enhance, resize_mask
+from magneto.vision.augmentation import FILL, LARGEST, OPERATIONS, enhance, resize_part
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig
 from magneto.vision.decoding import PixelPicture
@@ -131,7 +131,8 @@ def test_masks_are_resized_to_the_nearest() -> None:
     mask = (np.arange(60)[:, None] // 20 * 4 + np.arange(80) // 20).astype(np.uint8)
     for height, width in ((30, 40), (90, 120), (61, 79)):
         wanted = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
-        found = resize_mask(mask, height, width, (0, 0, height, width))
+        box = (0, 0, height, width)
+        found = resize_part(mask[..., None], height, width, box, "NEAREST")[..., 0]
         assert (found != np.asarray(wanted)).mean() < 0.03  # where two pixels are as near
 
 

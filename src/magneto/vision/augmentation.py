@@ -56,7 +56,7 @@ def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Gene
     for which in random.permutation(len(changes)):
         name, strength = changes[which]
         if name == "hue":
-            image = shift_hue(image, random.uniform(-1, 1) * strength)
+            image = adjust_colour(image, random.uniform(-1, 1) * strength)
         else:
             factor = random.uniform(max(0.0, 1 - strength), 1 + strength)
             image = enhance(image, COLOURS[name], factor)
@@ -67,13 +67,17 @@ def enhance(image: Any, what: str, factor: float) -> Any:
     return getattr(pillow("ImageEnhance"), what)(image).enhance(factor)
 
 
-def shift_hue(image: Any, part: float) -> Any:
-    """Shift the hue by a fraction of the colour circle; a grey image stays as it is."""
-    if image.mode == "L" or part == 0:
+def adjust_colour(image: Any, hue: float, saturation: float = 1.0) -> Any:
+    """Shift the hue by a fraction of the colour circle, and multiply the saturation.
+
+    A grey image stays as it is.
+    """
+    if image.mode == "L" or (hue == 0 and saturation == 1):
         return image
-    hue, saturation, value = image.convert("HSV").split()
-    hue = hue.point([(level + round(part * 255)) % 256 for level in range(256)])
-    return pillow().merge("HSV", (hue, saturation, value)).convert("RGB")
+    hues, saturations, value = image.convert("HSV").split()
+    hues = hues.point([(level + round(hue * 255)) % 256 for level in range(256)])
+    saturations = saturations.point([min(255, round(level * saturation)) for level in range(256)])
+    return pillow().merge("HSV", (hues, saturations, value)).convert("RGB")
 
 
 def random_erasing(
@@ -223,7 +227,7 @@ class PairedAugmentation:
         factor = random.uniform(*self.config.resize)
         height, width = max(1, round(height * factor)), max(1, round(width * factor))
         top, left, part = self._crop(mask, height, width, random)
-        image = resize_part(pixels, height, width, (top, left, *part.shape))
+        image = resize_part(pixels, height, width, (top, left, *part.shape), "BILINEAR")
         if random.random() < self.config.flip:
             image, part = image[:, ::-1], part[:, ::-1]
         image = photometric_distortion(np.ascontiguousarray(image), self.config.photometric, random)
@@ -242,33 +246,26 @@ class PairedAugmentation:
             top = int(random.integers(max(height - size, 0) + 1))
             left = int(random.integers(max(width - size, 0) + 1))
             box = top, left, min(size, height), min(size, width)
-            drawn = top, left, resize_mask(mask, height, width, box)
+            resized = resize_part(mask[..., None], height, width, box, "NEAREST")
+            drawn = top, left, resized[..., 0]
             counts = np.bincount(drawn[2][drawn[2] != IGNORED], minlength=1)
             if (counts > 0).sum() > 1 and counts.max() < self.config.largest_share * counts.sum():
                 break
         return drawn
 
 
-def resize_mask(
-    mask: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
-) -> np.ndarray:
-    """Return a part (top, left, height, width) of a mask resized by nearest neighbours."""
-    top, left, high, wide = part
-    rows = ((np.arange(top, top + high) + 0.5) * mask.shape[0] / height).astype(np.int64)
-    columns = ((np.arange(left, left + wide) + 0.5) * mask.shape[1] / width).astype(np.int64)
-    return mask[rows[:, None], columns]
-
-
 def resize_part(
-    pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
+    pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int], how: str
 ) -> np.ndarray:
-    """Return a part (top, left, height, width) of a bilinearly resized image."""
+    """Return a part (top, left, height, width) of a resized image, by a method of Pillow.
+
+    Pixels are (height, width, channels), and the image is resized to (`height`, `width`).
+    """
     top, left, high, wide = part
     down, across = pixels.shape[0] / height, pixels.shape[1] / width
     box = (left * across, top * down, min((left + wide) * across, pixels.shape[1]),
            min((top + high) * down, pixels.shape[0]))  # fmt: skip
-    how = pillow().Resampling.BILINEAR
-    return from_image(to_image(pixels).resize((wide, high), how, box))
+    return from_image(to_image(pixels).resize((wide, high), pillow().Resampling[how], box))
 
 
 def photometric_distortion(
@@ -287,13 +284,5 @@ def photometric_distortion(
     image = to_image(found.clip(0, 255).astype(np.uint8))
     saturation = random.uniform(*FACTORS) if random.random() < probability else 1.0
     hue = random.uniform(-HUE, HUE) if random.random() < probability else 0.0
-    found = from_image(shift_hue(scale_saturation(image, saturation), hue))
+    found = from_image(adjust_colour(image, hue, saturation))
     return found if early else (found * np.float32(contrast)).clip(0, 255).astype(np.uint8)
-
-
-def scale_saturation(image: Any, factor: float) -> Any:
-    if image.mode == "L" or factor == 1:
-        return image
-    hue, saturation, value = image.convert("HSV").split()
-    saturation = saturation.point([min(255, round(level * factor)) for level in range(256)])
-    return pillow().merge("HSV", (hue, saturation, value)).convert("RGB")

@@ -17,7 +17,7 @@ from magneto.vision.augmentation import (
     photometric_distortion,
     rand_augment,
     random_erasing,
-    shift_hue,
+    adjust_colour,
 )
 from magneto.vision.config import (
     IGNORED,
@@ -328,9 +328,9 @@ def test_jitter_changes_by_its_strengths() -> None:
     config = AugmentationConfig(brightness=0.4)
     means = [np.asarray(colour_jitter(image, config, rng(n))).mean() for n in range(60)]
     assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
-    assert np.array_equal(np.asarray(shift_hue(image, 0.0)), photo(3))
+    assert np.array_equal(np.asarray(adjust_colour(image, 0.0)), photo(3))
     red = Image.new("RGB", (1, 1), (200, 0, 0))
-    assert np.asarray(shift_hue(red, 1 / 3))[0, 0].argmax() == 1
+    assert np.asarray(adjust_colour(red, 1 / 3))[0, 0].argmax() == 1
 
 
 def test_random_boxes_have_the_shares_and_shapes_that_are_asked_for() -> None:
