@@ -130,25 +130,21 @@ class CaptionWriter:
 def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
     """Return samples of texts of equal length (pairs, length), each with an image."""
     count, length = tokens.shape
-    row = image_tokens + length
-
-    def spread(each: int, step: int, first: int) -> Tensor:
-        starts = torch.arange(count, device=tokens.device)[:, None] * step + first
-        return (starts + torch.arange(each, device=tokens.device)).flatten()
-
+    numbers = torch.arange(count, device=tokens.device)
+    places = torch.arange(count * (image_tokens + length), device=tokens.device).view(count, -1)
     packing = Packing(
-        vision_place=spread(image_tokens, row, 0),
-        language_place=spread(length, row, image_tokens),
+        vision_place=places[:, :image_tokens].flatten(),
+        language_place=places[:, image_tokens:].flatten(),
         rows=count,
-        length=row,
+        length=image_tokens + length,
         vision_alone=0,
         language_paired=count * length,
         attention_mask=None,
     )
     return Samples(
         token_ids=tokens.flatten(),
-        token_positions=spread(length, 0, 0),
+        token_positions=torch.arange(length, device=tokens.device).repeat(count),
         packing=left_to_right(packing, image_tokens),
-        image_starts=spread(1, image_tokens, 0),
-        text_starts=spread(1, length, 0),
+        image_starts=numbers * image_tokens,
+        text_starts=numbers * length,
     )

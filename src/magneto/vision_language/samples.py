@@ -79,13 +79,12 @@ def join_samples(
     images: int = 0,
     paired: Sequence[np.ndarray] = (),
     alone: Sequence[np.ndarray] = (),
-    length: int | None = None,
 ) -> Samples:
     """Pack the samples of a batch, on the CPU: images alone, pairs, texts alone.
 
     `images` is the number of images without a text. `paired` and `alone` have the tokens of each
-    text with and without an image, int64, from `frame_text`. A packed row has `length` tokens, by
-    default those of the longest sample.
+    text with and without an image, int64, from `frame_text`. A packed row has the length of the
+    longest sample.
     """
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]
@@ -96,7 +95,7 @@ def join_samples(
     return Samples(
         token_ids=torch.from_numpy(concatenated(texts)),
         token_positions=torch.from_numpy(concatenated(positions)),
-        packing=pack(vision, [0] * images + lengths, length),
+        packing=pack(vision, [0] * images + lengths),
         image_starts=first_tokens(vision[: images + len(paired)]),
         text_starts=first_tokens(lengths),
     )
