@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from annotated_types import Interval
 
@@ -39,7 +39,16 @@ MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
 MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
 Side = Annotated[int, Interval(ge=1, le=65536)]
 Codes = Annotated[int, Interval(ge=2, lt=LARGEST)]
+Kind = TypeVar("Kind")
 FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt]
+
+
+def require(value: Kind | None, field: str) -> Kind:
+    """Return the value of a model's field; raise ValueError if it is still null."""
+    if value is None:
+        raise ValueError(f"model.{field} is null: prepare the task, which derives it from the "
+                         "data, or set it")  # fmt: skip
+    return value
 
 
 # A model for small computers has at most this image size, and this number of patches a side.
@@ -90,10 +99,8 @@ class ImageInputConfig:
         Raises:
             ValueError: If one of them is None. The task's `prepare` derives it.
         """
-        if self.image_size is None or self.patch_size is None or self.channels is None:
-            raise ValueError("model.image_size, patch_size or channels is null: prepare the task, "
-                             "which derives it from the data, or set it")  # fmt: skip
-        return self.image_size, self.patch_size, self.channels
+        return (require(self.image_size, "image_size"), require(self.patch_size, "patch_size"),
+                require(self.channels, "channels"))  # fmt: skip
 
     def derived_sizes(self, side: int = LARGEST_SIDE) -> tuple[int, int]:
         """Return image size and patch size for images whose shorter side is `side` pixels."""
@@ -387,11 +394,6 @@ class ImageModellingDataConfig(ImageDataConfig):
     mask_ratio: Share = 75 / 196
     """Share of the patches that is masked (75 of 196 in BEiT v2)."""
 
-    @rule
-    def _tokenizer_is_named(self) -> Iterator[str]:
-        if not self.image_tokenizer:
-            yield f"image_tokenizer must be the directory of a run, or {BUILTIN_TOKENIZER}"
-
 
 @configuration
 class SegmenterConfig(FineTunedImageConfig):
@@ -451,11 +453,6 @@ class SegmenterConfig(FineTunedImageConfig):
         return self.feature_layers or tuple(
             max(self.layers * quarter // 4 - 1, 0) for quarter in (1, 2, 3, 4)
         )
-
-    @rule
-    def _pyramid_has_scales(self) -> Iterator[str]:
-        if not self.pool_scales:
-            yield "pool_scales must have at least one number"
 
 
 @configuration

@@ -25,7 +25,7 @@ from magneto.nn.embedding import MaskToken
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig
+from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig, require
 from magneto.vision.image_task import ImageTask, count_patches
 from magneto.vision.models import ImageEncoder
 from magneto.vision.targets import (
@@ -61,17 +61,14 @@ class MaskedImageModel(ImageEncoder):
     """
 
     def __init__(self, config: ImageModelConfig) -> None:
-        if config.codes is None:
-            raise ValueError(
-                "codes is not set: prepare the task, which reads it from the image tokenizer"
-            )
+        codes = require(config.codes, "codes")
         super().__init__(config)
         self.mask_token = MaskToken(config.width)
         middle, last = config.aggregation_layer, config.layers - 1
         self.aggregation = None if middle is None else PatchAggregation(config)
         # Layers whose features are used, counted from 0.
         self.read = (last,) if middle is None else (middle - 1, last)
-        self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
+        self.head = NormalLinear(config.width, codes, bias=True, std=NORMAL_STD)
 
     def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
         """Replace the vectors of masked patches (batch, patches, width) by the mask token."""

@@ -25,7 +25,12 @@ from magneto.nn.embedding import ClassToken, ConvolutionalStem, PatchEmbedding
 from magneto.nn.init import NormalLinear
 from magneto.nn.position import resize_positions
 from magneto.nn.transformer import Encoder
-from magneto.vision.config import ImageClassifierConfig, ImageEncoderConfig, SegmenterConfig
+from magneto.vision.config import (
+    ImageClassifierConfig,
+    ImageEncoderConfig,
+    SegmenterConfig,
+    require,
+)
 
 STEMS = {"linear": PatchEmbedding, "convolutions": ConvolutionalStem}
 # Levels of the feature pyramid, each half as large as the one before.
@@ -67,10 +72,9 @@ class ImageClassifier(ImageEncoder):
         if config.pooling == "mean_then_norm":
             self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
         self.pooled = slice(0, 1) if config.pooling == "first" else slice(config.prefix, None)
-        if config.classes is None:
-            raise ValueError("classes is not set")
+        classes = require(config.classes, "classes")
         # Small initial weights, so that the first loss is ln(classes).
-        self.head = NormalLinear(config.width, config.classes, bias=True, std=0.001)
+        self.head = NormalLinear(config.width, classes, bias=True, std=0.001)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (batch, classes) of images (batch, channels, height, width)."""
@@ -224,12 +228,11 @@ class Segmenter(ImageEncoder):
     """
 
     def __init__(self, config: SegmenterConfig) -> None:
-        if config.classes is None:
-            raise ValueError("classes is not set")
+        classes = require(config.classes, "classes")
         super().__init__(config)
         self.encoder.final_norm = nn.Identity()
         self.pyramid = FeaturePyramid(config.width)
-        width, classes, dropout = config.width, config.classes, config.head_dropout
+        width, dropout = config.width, config.head_dropout
         self.head = UperNetHead(width, config.head_channels, classes, config.pool_scales, dropout)
         self.auxiliary_head = FCNHead(width, config.auxiliary_channels, classes, dropout)
 

@@ -22,7 +22,7 @@ from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import Projection
-from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageTokenizerConfig
+from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageTokenizerConfig, require
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
@@ -274,10 +274,9 @@ class PatchTokenizer(nn.Module):
         iterations: int = K_MEANS_ITERATIONS,
     ) -> None:
         super().__init__()
-        assert config.codes is not None
         self.config = config
         rows = torch.cat([self.directions(images).flatten(0, 1) for images in batches])
-        vectors = k_means(rows, config.codes, iterations, seed)
+        vectors = k_means(rows, require(config.codes, "codes"), iterations, seed)
         self.register_buffer("vectors", vectors)
 
     def directions(self, images: Tensor) -> Tensor:

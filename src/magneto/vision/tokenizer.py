@@ -28,7 +28,7 @@ from magneto.nn.embedding import ClassToken
 from magneto.nn.init import Projection
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
+from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig, require
 from magneto.vision.image_task import ImageTask, count_patches
 from magneto.vision.targets import ImageTokenizer, k_means, patch_pixels, two_layers, weights_digest
 
@@ -179,13 +179,9 @@ class TokenizerDistillation(nn.Module):
 
     def __init__(self, config: ImageTokenizerConfig) -> None:
         super().__init__()
-        if config.target_width is None:
-            raise ValueError(
-                "target_width is not set: prepare the task, which reads it from the teacher"
-            )
         self.config = config
         self.tokenizer = ImageTokenizer(config)
-        self.decoder = FeatureDecoder(config, config.target_width)
+        self.decoder = FeatureDecoder(config, require(config.target_width, "target_width"))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode, quantise and decode images (batch, channels, height, width).

@@ -213,11 +213,9 @@ class MaskedDataConfig(CaptionDataConfig):
     another token, 10 % unchanged). The paper does not specify it."""
 
     @rule
-    def _tokenizers_are_named(self) -> Iterator[str]:
+    def _tokenizer_is_named(self) -> Iterator[str]:
         if self.tokenizer == "auto":
             yield 'tokenizer must not be "auto", which is for fine-tuning: use "bpe"'
-        if not self.image_tokenizer:
-            yield f"image_tokenizer must be the directory of a run, or {BUILTIN_TOKENIZER}"
 
     @rule
     def _images_are_whole(self) -> Iterator[str]:

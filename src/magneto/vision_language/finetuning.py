@@ -22,7 +22,7 @@ from magneto.data.sources import parse_source
 from magneto.data.stream import LazyBatches
 from magneto.data.table import evenly_spaced
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import read_json, read_object
+from magneto.files import read_object
 from magneto.language.text import LENGTH_SAMPLE, derive_length
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import open_run, pretrained_run, resolved_recipe, run_tokenizer, warn_unlearnt
@@ -72,10 +72,7 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{run} has no tokenizer: convert the weights again with "
                                 "--tokenizer beit3.spm") from error  # fmt: skip
-    if not (run / PICTURES).is_file():
-        raise FileNotFoundError(f"{run} has no {PICTURES} with the normalisation of images: "
-                                "export or convert the model again")  # fmt: skip
-    return str(run), str(read_json(run / PICTURES)["normalisation"])
+    return str(run), str(read_object(run / PICTURES, "normalisation")["normalisation"])
 
 
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:

@@ -23,6 +23,7 @@ from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding, TextEmbe
 from magneto.nn.init import NORMAL_STD, FastIdentity, NormalLinear, build_norm
 from magneto.nn.multiway import MultiwayEncoder, Streams
 from magneto.nn.position import resize_table
+from magneto.vision.config import require
 from magneto.vision_language.config import (
     IMAGES,
     ImageCaptionerConfig,
@@ -77,10 +78,6 @@ class PackedTextEmbedding(nn.Module):
 
     def __init__(self, config: VisionLanguageConfig) -> None:
         super().__init__()
-        if config.vocab_size is None:
-            raise ValueError(
-                "vocab_size is not set: prepare the task, which reads it from the tokenizer"
-            )
         width = config.width
         self.words = TextEmbedding(config.vocab_size, width, config.embedding_scale)
         self.positions = VectorTable(config.max_length, width, std=width**-0.5)
@@ -205,14 +202,12 @@ class MaskedDataModel(nn.Module):
 
     def __init__(self, config: MaskedDataModelConfig) -> None:
         super().__init__()
-        if config.codes is None or config.vocab_size is None:
-            raise ValueError("codes or vocab_size is not set: prepare the task, which reads them "
-                             "from the tokenizers")  # fmt: skip
         self.config = config
-        width = config.width
+        width, codes = config.width, require(config.codes, "codes")
         self.encoder = VisionLanguageEncoder(config, MaskToken(width))
-        self.patch_head = NormalLinear(width, config.codes, bias=True, std=NORMAL_STD)
-        self.word_head = NormalLinear(width, config.vocab_size, bias=True, std=NORMAL_STD)
+        self.patch_head = NormalLinear(width, codes, bias=True, std=NORMAL_STD)
+        words = require(config.vocab_size, "vocab_size")
+        self.word_head = NormalLinear(width, words, bias=True, std=NORMAL_STD)
 
     def forward(
         self,
@@ -256,8 +251,6 @@ class QuestionAnswerer(nn.Module):
 
     def __init__(self, config: QuestionAnsweringConfig) -> None:
         super().__init__()
-        if config.answers is None:
-            raise ValueError("answers is not set: prepare the task, which reads it from the data")
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
         poolings = {"first": first_of_image, "mask_token": mask_of_text}
@@ -271,7 +264,9 @@ class QuestionAnswerer(nn.Module):
             NormalLinear(config.width, 2 * config.width, bias=True, std=NORMAL_STD),
             build_norm("layernorm", 2 * config.width, config),
             nn.GELU(),
-            NormalLinear(2 * config.width, config.answers, bias=True, std=NORMAL_STD),
+            NormalLinear(
+                2 * config.width, require(config.answers, "answers"), bias=True, std=NORMAL_STD
+            ),
         )
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
@@ -384,9 +379,8 @@ class ImageCaptioner(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
-        self.word_head = NormalLinear(
-            config.width, config.vocab_size or 1, bias=True, std=NORMAL_STD
-        )
+        size = require(config.vocab_size, "vocab_size")
+        self.word_head = NormalLinear(config.width, size, bias=True, std=NORMAL_STD)
 
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None

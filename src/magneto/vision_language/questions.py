@@ -136,8 +136,10 @@ def load_questions(
     known = np.diff(targets.indptr) > 0
     taught = train.take(known)
     if not alone and (not len(taught) or len(answers) < 2):
-        few = too_few(config, tables[config.source], answers, f"{len(taught)} of {len(train)}")
-        raise ValueError(f"{config.source}: {few}")
+        raise ValueError(f"{config.source}: the answer list has {len(answers)} answers, and "
+                         f"{len(taught)} of {len(train)} training questions have one of them: give "
+                         "questions with two or more different answers, or set "
+                         "data.least_answer_count or data.answers")  # fmt: skip
     counts[UNKNOWN_TRAINING] += len(train) - len(taught)
     can = np.fromiter(answerable(held.values("answers"), answers, config.normalise_answers), bool)
     counts[UNKNOWN_VALIDATION] += 0 if alone else int((~can).sum())
@@ -216,21 +218,6 @@ def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Tab
     if written and all(len({*said}) == 1 for part in parts for said in part.values("answers")):
         return sorted(word for word, count in Counter(majorities).items() if count >= least)
     return known_answers(majorities, least)
-
-
-def too_few(
-    config: QuestionAnsweringDataConfig, tables: Mapping[str, Table], answers: Sequence[str],
-    taught: str,
-) -> str:  # fmt: skip
-    """Return why no question can be used for training, and which option to set."""
-    every = (word for table in tables.values() for word in table.values("majority"))
-    different = known_answers(every, 1)
-    if config.answers is None and len(different) == 1:
-        return (f"all questions have the same answer, {different[0]!r}: give questions with two or "
-                "more answers")  # fmt: skip
-    return (f"the answer list has {len(answers)} answers, and {taught} training questions have one "
-            "of them: "
-            "set data.least_answer_count or data.answers")  # fmt: skip
 
 
 def without_answers(split: str) -> str:

@@ -64,25 +64,16 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 }
 
 
-def scene_pairs() -> dict[str, Table]:
-    """Return images, each with a "caption" of its objects and their positions."""
+def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
+    """Return images, each with a "caption" of its objects and their positions.
+
+    `which` is `PAIR_SET`, or `IMAGE_SET` for other images.
+    """
     found = {}
     for split, count in PAIRS.items():
-        random = generator(split, PAIR_SET)
-        scenes = draw_scenes(count, random)
-        captions = [describe(scene) for scene in scenes]
-        found[split] = table_of_columns(
-            {"image": Pixels(render(scenes)), "caption": captions}, BUILTIN
-        )
-    return found
-
-
-def scene_images() -> dict[str, Table]:
-    """Return images without a text."""
-    found = {}
-    for split, count in PAIRS.items():
-        scenes = draw_scenes(count, generator(split, IMAGE_SET))
-        found[split] = table_of_columns({"image": Pixels(render(scenes))}, BUILTIN)
+        scenes = draw_scenes(count, generator(split, which))
+        columns = {"image": Pixels(render(scenes)), "caption": [*map(describe, scenes)]}
+        found[split] = table_of_columns(columns, BUILTIN)
     return found
 
 

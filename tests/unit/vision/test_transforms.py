@@ -13,11 +13,11 @@ from magneto.vision.augmentation import (
     OPERATIONS,
     Augmentation,
     PairedAugmentation,
+    adjust_colour,
     colour_jitter,
     photometric_distortion,
     rand_augment,
     random_erasing,
-    adjust_colour,
 )
 from magneto.vision.config import (
     IGNORED,

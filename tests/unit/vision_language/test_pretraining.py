@@ -21,9 +21,10 @@ from magneto.vision.decoding import BrokenImage, Pixels
 from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import CentreCrop, InputFormat
-from magneto.vision_language.pretraining import KINDS, MaskedDataModelling
-from magneto.vision_language.pretraining_data import (
+from magneto.vision_language.pretraining import (
+    KINDS,
     PARTS,
+    MaskedDataModelling,
     MaskWords,
     close_texts,
     fixed_examples,
