@@ -9,7 +9,7 @@ Shapes: B batch, H heads, K key/value heads, T query length, S key length, D hea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import FastIdentity, Projection, optional_norm, projection, slot_norm
+from magneto.nn.init import FastIdentity, optional_norm, projection, slot_norm
 from magneto.nn.position import build_layer_positions
 from magneto.theory.placement import Sublayer
 
@@ -73,11 +73,6 @@ class Attention(nn.Module):
         joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
 
-    def projections(self) -> Iterator[Projection]:
-        yield self.out_proj
-        if isinstance(self.gate_proj, Projection):
-            yield self.gate_proj
-
 
 class SelfAttention(Attention):
     """Self-attention with one fused projection of queries, keys and values."""
@@ -117,10 +112,6 @@ class SelfAttention(Attention):
             key, value = cache.update(key, value, self.layer)
         return join_heads(self.dot_product(query, key, value, mask, bias))
 
-    def projections(self) -> Iterator[Projection]:
-        yield self.qkv_proj
-        yield from super().projections()
-
 
 class CrossAttention(Attention):
     """Attention of a decoder to the encoder's output, with an optional cache of keys and values."""
@@ -150,10 +141,6 @@ class CrossAttention(Attention):
             key, value = cache.cross_attention_cache.update(key, value, self.layer)
             cache.is_updated[self.layer] = True
         return key, value
-
-    def projections(self) -> Iterator[Projection]:
-        yield from (self.q_proj, self.k_proj, self.v_proj)
-        yield from super().projections()
 
 
 class DotProductAttention(nn.Module):

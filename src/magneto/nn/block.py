@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from magneto.nn.attention import Cache, CrossAttention, Mask, SelfAttention, self_attention_cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import FastIdentity, Projection, projection, slot_norm
+from magneto.nn.init import FastIdentity, projection, slot_norm
 from magneto.theory.placement import Depth, Sublayer
 
 
@@ -121,9 +121,6 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform x, (batch, length, width), without changing its shape."""
         return self.fc2(self.inside(self.activation_dropout(self.activation(self.fc1(x)))))
-
-    def projections(self) -> tuple[Projection, ...]:
-        return self.fc1, self.fc2
 
 
 class Layer(nn.Module):

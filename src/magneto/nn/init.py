@@ -23,8 +23,8 @@ initialised separately, each with its own fan. Section 3.2 of the paper derives 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,17 +37,6 @@ SCALED_ROLES = ("v", "out", "fc1", "fc2")
 NORMAL_STD = 0.02
 # Standard deviation of a standard normal distribution cut at two sigma.
 CUT_STD = 0.879596566170685
-
-
-@runtime_checkable
-class HasProjections(Protocol):
-    """Interface of a sublayer whose weights are initialised by role."""
-
-    sublayer: Sublayer
-
-    def projections(self) -> Iterable[Projection]:
-        """Return the linear layers in the order in which they are initialised."""
-        ...
 
 
 class Projection(nn.Linear):
@@ -142,7 +131,7 @@ def initialize(module: nn.Module, placement: Placement, depth: Depth, base: Base
     A `Projection` stores base and gain, so that its `reset_parameters` repeats the initialisation.
 
     Args:
-        module: A stack, or any module whose sublayers have `projections()`.
+        module: A stack, or any module whose modules with projections have a `sublayer`.
         placement: Placement with the gain and the kinds of sublayer that get it.
         depth: Depth of the stack.
         base: Distribution before the gain.
@@ -154,10 +143,10 @@ def initialize(module: nn.Module, placement: Placement, depth: Depth, base: Base
 
 def sublayer_projections(module: nn.Module) -> Iterator[tuple[Sublayer, Projection]]:
     """Yield the projections of all sublayers in a module, each with the kind of its sublayer."""
-    for child in module.modules():
-        if isinstance(child, HasProjections):
-            for projection in child.projections():
-                yield child.sublayer, projection
+    for owner in module.modules():
+        for part in owner.children():
+            if isinstance(part, Projection):
+                yield owner.sublayer, part  # type: ignore[misc]
 
 
 @torch.no_grad()

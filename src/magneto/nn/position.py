@@ -325,9 +325,6 @@ class TransformerXLLogits(LayerPositions):
         bias = shift(scaled @ distances.permute(1, 2, 0).type_as(scaled))
         return query + content.type_as(query), key, bias
 
-    def projections(self) -> tuple[Projection, ...]:
-        return (self.position_proj,)
-
 
 def shift(products: Tensor) -> Tensor:
     """View products with distances, (..., T, S + T), as a bias per key, (..., T, S).
