@@ -41,7 +41,7 @@ class Attention(nn.Module):
         gated = sublayer in row.gated
         width, inner = config.width, config.attention_width
         self.gate_proj = projection(config, width, [("gate", inner)]) if gated else FastIdentity()
-        self.gate = Gate() if gated else NoGate()
+        self.gate = Gate() if gated else FastIdentity()
         self.scale_before_out = self._head_scale(config, "before_out")
         self.inside = slot_norm(config, sublayer, "inside", inner)
         self.out_proj = projection(config, inner, [("out", width)])
@@ -206,13 +206,6 @@ class Gate(nn.Module):
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
         """Multiply joined heads, (B, T, H * D), by the sigmoid of logits of the same shape."""
         return joined * logits.sigmoid()
-
-
-class NoGate(nn.Module):
-    """Identity in place of a gate."""
-
-    def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        return joined
 
 
 @dataclass(frozen=True)

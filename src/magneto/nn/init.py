@@ -191,7 +191,7 @@ class FastIdentity(nn.Identity):
     its time on empty slots. Hooks on this module do not run.
     """
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *others: Tensor) -> Tensor:
         return x
 
 

@@ -43,6 +43,7 @@ from magneto.training.distributed import (
     barrier,
     broadcast_from_main,
     call_on_main,
+    gather_lists,
     piece_of,
     unwrap,
 )
@@ -387,11 +388,11 @@ class CheckpointWriter:
                         }
                         for key, piece in mine.items()
                     }
-            everyone = self._gather((manifest, indices))
+            everyone = gather_lists([(manifest, indices)], self.world, self.group)
             if self.world.is_main_process:
                 publish_parts(aside, directory, everyone, state)
                 after()
-            self._gather(None)
+            gather_lists([], self.world, self.group)  # waits for the main process
         finally:
             if self.world.is_main_process:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -405,14 +406,6 @@ class CheckpointWriter:
         if piece.sharded:
             return piece.replica == 0 and piece.tensor.numel() > 0
         return self.world.is_main_process
-
-    def _gather(self, value: Any) -> list[Any]:
-        """Return every rank's value on every rank, after waiting for all ranks."""
-        if self.group is None:
-            return [value]
-        found: list[Any] = [None] * self.world.world_size
-        dist.all_gather_object(found, value, group=self.group)
-        return found
 
 
 def write_tensors(path: Path, pieces: Mapping[str, Piece]) -> dict[str, int]:

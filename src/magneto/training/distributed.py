@@ -186,39 +186,27 @@ def rendezvous_options() -> dict[str, Any]:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return a device by name; "auto" is this rank's GPU, or the CPU."""
+    """Return a device by name; "auto" is this rank's GPU, or the CPU.
+
+    Raises:
+        ValueError: If torch can't compute on the device.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(
-            f"training.device: unknown device {name!r}. Use auto, cpu or cuda."
-        ) from error
-    if device.type not in ("cpu", "cuda") and not can_compute_on(device):
-        raise ValueError(
-            f"training.device {name}: torch can't compute on it here. Use auto, cpu or cuda."
-        )
-    if device.type == "cpu":
-        return torch.device("cpu")  # torch has a single CPU device: cpu:99 is the same
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("training.device cuda: torch finds no usable GPU. Use auto or cpu.")
-        if device.index is None:
+        if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        count = torch.cuda.device_count()
-        if device.index >= count:
-            raise ValueError(f"training.device {device}: torch finds {count} GPUs, numbered from 0")
+        torch.ones(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+        raise ValueError(
+            f"training.device {name}: torch can't compute on it here and finds "
+            f"{torch.cuda.device_count()} GPUs, numbered from 0. Use auto, cpu or cuda."
+        ) from error
+    if device.type == "cuda":
         torch.cuda.set_device(device)
-    return device
-
-
-def can_compute_on(device: torch.device) -> bool:
-    """Return whether torch can compute on a device; False for "meta"."""
-    try:
-        return torch.ones(1, device=device).item() == 1
-    except (RuntimeError, AssertionError, ImportError, NotImplementedError):
-        return False
+    # torch has a single CPU device: cpu:99 is the same.
+    return torch.device("cpu") if device.type == "cpu" else device
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
@@ -274,12 +262,14 @@ def call_on_main(world: World, function: Callable[..., Any], *given: Any) -> Any
     return broadcast_from_main(function(*given) if world.is_main_process else None, world)
 
 
-def gather_lists(values: list[Any], world: World) -> list[Any]:
+def gather_lists(
+    values: list[Any], world: World, group: dist.ProcessGroup | None = None
+) -> list[Any]:
     """Return the concatenated lists of all ranks on every rank."""
     if world.world_size == 1:
         return values
     held: list[Any] = [None] * world.world_size
-    dist.all_gather_object(held, values)
+    dist.all_gather_object(held, values, group=group)
     return [value for part in held for value in part]
 
 
