@@ -26,9 +26,8 @@ from benchmarks.bench_cases import FIELDS, SHAPES, case_of
 from benchmarks.bench_contenders import LIMIT, NOTES, PEERS, REFERENCE, contenders
 from benchmarks.bench_tables import markdown
 from benchmarks.step_profile import profile_of
-from benchmarks.training_step import ROOT, machine, source_commit, write_result
+from benchmarks.training_step import ROOT, earlier_result, machine, source_commit, write_result
 from benchmarks.turns import Entry, summary, take_turns
-from magneto.files import read_json
 from magneto.progress import ProgressBars
 
 PACKAGES = ("x-transformers", "torchscale", "timm")
@@ -83,12 +82,8 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
 
 def kept(args: argparse.Namespace, commit: str) -> dict[str, Any]:
     """Return the cells that an earlier run measured at this commit with these settings."""
-    path = args.out / f"{args.name}.json"
-    if args.fresh or commit.endswith(("-dirty", "unknown")) or not path.is_file():
-        return {}
-    found = read_json(path)
-    same = found["commit"] == commit and found["settings"] == settings(args)
-    return found["cells"] if same else {}
+    found = {} if args.fresh else earlier_result(args.out, args.name, commit)
+    return found["cells"] if found.get("settings") == settings(args) else {}
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -58,6 +58,10 @@ class Case:
     vocab_size: int
 
     @property
+    def ffn_width(self) -> int:
+        return 4 * self.width
+
+    @property
     def image_size(self) -> int:
         """Height and width of a square image with `length` patches."""
         return PATCH * math.isqrt(self.length)

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.bench_cases import ANSWERS, PATCH, QUESTION, Case, draw
-from benchmarks.bench_text_peers import Peer
-from benchmarks.nano_gpt import Block
+from benchmarks.bench_text_peers import Peer, x_transformers_layers
+from benchmarks.nano_gpt import Block, plain_blocks
 from benchmarks.timm_modules import with_timm
 
 
@@ -44,15 +44,11 @@ def timm_vit(case: Case) -> Peer:
 
 def x_transformers_vit(case: Case) -> Peer:
     """Return x-transformers' ViT, which averages the patches."""
-    from x_transformers import Encoder, ViTransformerWrapper
+    from x_transformers import ViTransformerWrapper
 
-    layers = Encoder(
-        dim=case.width, depth=case.layers, heads=case.heads, attn_flash=True, verbose=False,
-        attn_dim_head=case.width // case.heads,
-    )  # fmt: skip
     model = ViTransformerWrapper(
         image_size=case.image_size, patch_size=PATCH, num_classes=case.vocab_size,
-        attn_layers=layers,
+        attn_layers=x_transformers_layers(case),
     )  # fmt: skip
     return classified(model, case)
 
@@ -66,9 +62,7 @@ class PlainImages(nn.Module):
         self.patches = nn.Conv2d(3, width, PATCH, stride=PATCH)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.position = nn.Parameter(0.02 * torch.randn(1, case.length + 1, width))
-        self.blocks = nn.Sequential(
-            *(Block(width, case.heads, 4 * width, causal=False) for _ in range(case.layers))
-        )
+        self.blocks = plain_blocks(case)
         self.norm = nn.LayerNorm(width)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -90,7 +84,6 @@ class PlainViT(PlainImages):
 
 
 def plain_vit(case: Case) -> Peer:
-    """Return the plain model."""
     return classified(PlainViT(case), case)
 
 
@@ -125,6 +118,14 @@ class MultiwayBlock(nn.Module):
         return torch.cat(outputs, 1)
 
 
+def answer_head(width: int) -> nn.Module:
+    """Return the head of BEiT-3's authors for visual question answering."""
+    return nn.Sequential(
+        nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.GELU(),
+        nn.Linear(2 * width, ANSWERS),
+    )  # fmt: skip
+
+
 class PlainAnswers(PlainImages):
     """Question answering of plain torch: one sequence of patches and words, and a head."""
 
@@ -134,10 +135,7 @@ class PlainAnswers(PlainImages):
         self.words = nn.Embedding(case.vocab_size, width)
         self.word_position = nn.Embedding(QUESTION, width)
         self.pooler = nn.Sequential(nn.Linear(width, width), nn.Tanh())
-        self.head = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.GELU(),
-            nn.Linear(2 * width, ANSWERS),
-        )  # fmt: skip
+        self.head = answer_head(width)
 
     def forward(self, images: Tensor, questions: Tensor) -> Tensor:
         """Images and questions to logits (questions, answers)."""
@@ -146,8 +144,8 @@ class PlainAnswers(PlainImages):
         return self.head(self.pooler(x[:, 0]))
 
 
-def answered(model: PlainAnswers, case: Case) -> Peer:
-    """Return a plain model with the binary cross-entropy of all answers."""
+def answered(model: nn.Module, case: Case) -> Peer:
+    """Return a model with the binary cross-entropy of all answers."""
     drawn = draw(case)
     targets = F.one_hot(drawn["labels"], ANSWERS).float()
 

@@ -7,8 +7,6 @@ for a GPU and iterates over the lattice in Python on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,10 +14,7 @@ from torch.nn import functional as F
 from benchmarks.bench_cases import MEL_BINS, Case, draw
 from benchmarks.bench_product import SPEECH
 from benchmarks.bench_text_peers import Peer
-from benchmarks.nano_gpt import Block
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""From logits (batch, frames, labels + 1, vocabulary) and targets (batch, labels) to the mean."""
+from benchmarks.nano_gpt import plain_blocks
 
 
 class PlainEncoder(nn.Module):
@@ -35,10 +30,7 @@ class PlainEncoder(nn.Module):
         )  # fmt: skip
         self.proj = nn.Linear(second * MEL_BINS // 4, case.width)
         self.position = nn.Embedding(case.length // 4, case.width)
-        self.blocks = nn.Sequential(
-            *(Block(case.width, case.heads, 4 * case.width, causal=False)
-              for _ in range(case.layers))
-        )  # fmt: skip
+        self.blocks = plain_blocks(case)
         self.norm = nn.LayerNorm(case.width)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -88,7 +80,10 @@ class Joined(nn.Module):
 
 
 def plain_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the transducer loss by a recursion over the diagonals of the lattice, blank 0."""
+    """Return the mean transducer loss by a recursion over the diagonals of the lattice, blank 0.
+
+    The logits are (batch, frames, labels + 1, vocabulary), the targets (batch, labels).
+    """
     scores = logits.log_softmax(-1)
     batch, frames, columns, _ = scores.shape
     blank = scores[..., 0]
@@ -111,17 +106,16 @@ def plain_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return -(before[:, 0] + blank[:, -1, -1]).mean()
 
 
-def transducer(encoder: nn.Module, loss: Loss, case: Case) -> Peer:
-    """Return an encoder's transducer with a loss."""
+def transducer(encoder: nn.Module, case: Case) -> Peer:
+    """Return an encoder's transducer with the plain loss."""
     model, drawn = Joined(encoder, case), draw(case)
-    return model, lambda: loss(model(drawn["features"], drawn["targets"]), drawn["targets"])
+    return model, lambda: plain_loss(model(drawn["features"], drawn["targets"]), drawn["targets"])
 
 
 def plain(case: Case) -> Peer:
-    """Return the plain model with the plain loss."""
-    return transducer(PlainEncoder(case), plain_loss, case)
+    return transducer(PlainEncoder(case), case)
 
 
 def speech_to_text(case: Case) -> Peer:
     """Return transformers' encoder with the plain loss."""
-    return transducer(Speech2Text(case), plain_loss, case)
+    return transducer(Speech2Text(case), case)

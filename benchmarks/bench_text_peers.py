@@ -14,29 +14,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.bench_cases import Case, draw
-from benchmarks.contenders import CONTENDERS, Shape, build_gpt2, build_x_transformers
-from benchmarks.nano_gpt import Block
+from benchmarks.contenders import CONTENDERS, build_gpt2, build_x_transformers
+from benchmarks.nano_gpt import plain_blocks
 
 Peer = tuple[nn.Module, Callable[[], Tensor]]
 
 
-def shape_of(case: Case) -> Shape:
-    """Return the sizes of a causal language model's contenders."""
-    sizes = (case.width, case.layers, case.heads, 4 * case.width)
-    return Shape(*sizes, case.vocab_size, case.batch, case.length)
-
-
 def causal(name: str, case: Case) -> Peer:
     """Return one of `contenders.CONTENDERS` with the mean cross-entropy of all logits."""
-    model, window = CONTENDERS[name](shape_of(case)), draw(case)["window"]
+    model, window = CONTENDERS[name](case), draw(case)["window"]
     tokens, targets = window[:, :-1].contiguous(), window[:, 1:].flatten()
     return model, lambda: F.cross_entropy(model(tokens).flatten(0, 1), targets)
 
 
 def gpt2(case: Case) -> Peer:
     """Return transformers' GPT-2 with its own loss."""
-    model: Any = build_gpt2(shape_of(case))
-    model, tokens = model.model, draw(case)["window"][:, :-1].contiguous()
+    model, tokens = build_gpt2(case), draw(case)["window"][:, :-1].contiguous()
     return model, lambda: model(input_ids=tokens, labels=tokens, use_cache=False).loss
 
 
@@ -44,7 +37,7 @@ def x_transformers_causal(case: Case) -> Peer:
     """Return x-transformers' decoder in its own wrapper, which computes the loss."""
     from x_transformers import AutoregressiveWrapper
 
-    net: Any = build_x_transformers(shape_of(case))
+    net: Any = build_x_transformers(case)
     model, tokens = AutoregressiveWrapper(net), draw(case)["window"][:, :-1].contiguous()
     return model, lambda: model(tokens)
 
@@ -79,9 +72,7 @@ class PlainMasked(nn.Module):
         self.embedding = nn.Embedding(case.vocab_size, width)
         self.position = nn.Embedding(case.length, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
-        self.blocks = nn.Sequential(
-            *(Block(width, case.heads, 4 * width, causal=False) for _ in range(case.layers))
-        )
+        self.blocks = plain_blocks(case)
         self.norm = nn.LayerNorm(width)
         self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
         self.head = nn.Linear(width, case.vocab_size)
@@ -113,17 +104,24 @@ def all_places(model: nn.Module, case: Case) -> Peer:
     return model, lambda: F.cross_entropy(model(drawn["tokens"]).flatten(0, 1), labels)
 
 
-def x_transformers_masked(case: Case) -> Peer:
-    """Return x-transformers' encoder."""
-    from x_transformers import Encoder, TransformerWrapper
+def x_transformers_layers(case: Case) -> Any:
+    """Return x-transformers' encoder without embeddings."""
+    from x_transformers import Encoder
 
-    layers = Encoder(
+    return Encoder(
         dim=case.width, depth=case.layers, heads=case.heads, attn_flash=True, verbose=False,
         attn_dim_head=case.width // case.heads,
     )  # fmt: skip
+
+
+def x_transformers_masked(case: Case) -> Peer:
+    """Return x-transformers' encoder."""
+    from x_transformers import TransformerWrapper
+
     model = TransformerWrapper(
-        num_tokens=case.vocab_size, max_seq_len=case.length, tie_embedding=True, attn_layers=layers
-    )
+        num_tokens=case.vocab_size, max_seq_len=case.length, tie_embedding=True,
+        attn_layers=x_transformers_layers(case),
+    )  # fmt: skip
     return all_places(model, case)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from benchmarks.bench_cases import ANSWERS, PATCH, QUESTION, Case, draw
+from benchmarks.bench_cases import PATCH, QUESTION, Case
+from benchmarks.bench_image_peers import answer_head, answered
 from benchmarks.bench_text_peers import Peer, all_places, causal, translated
 from benchmarks.contenders import FirstOf
 from benchmarks.timm_modules import with_timm
@@ -99,10 +99,7 @@ class Answerer(nn.Module):
         )  # fmt: skip
         self.beit3 = BEiT3(config)
         self.pooler = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.Tanh())
-        self.head = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.GELU(),
-            nn.Linear(2 * width, ANSWERS),
-        )  # fmt: skip
+        self.head = answer_head(width)
 
     def forward(self, images: Tensor, questions: Tensor) -> Tensor:
         """Images and questions to logits (questions, answers)."""
@@ -113,11 +110,4 @@ class Answerer(nn.Module):
 def answers(case: Case) -> Peer:
     """Return BEiT-3 over pairs with the binary cross-entropy of all answers."""
     with_timm("torchscale.model.BEiT3")
-    model, drawn = Answerer(case), draw(case)
-    targets = F.one_hot(drawn["labels"], ANSWERS).float()
-
-    def loss() -> Tensor:
-        logits = model(drawn["images"], drawn["questions"])
-        return F.binary_cross_entropy_with_logits(logits, targets)
-
-    return model, loss
+    return answered(Answerer(case), case)

@@ -18,7 +18,9 @@ from pathlib import Path
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
-from benchmarks.recomputed import quantile, read_runs, row_of, words_of
+from scipy.stats import t
+
+from benchmarks.recomputed import Check, read_runs, row_of, words_of
 
 FACTOR = math.log(3)
 Rung = dict[str, dict[str, Any]]
@@ -162,7 +164,7 @@ def law(
     product = sum(a * b for a, b in zip(x, y, strict=True))
     exponent = (product / variance + prior["exponent"] / spread**2) / weight
     at = math.log(size) - middle
-    half = quantile(rungs + free, 0.9) * math.sqrt(
+    half = t.ppf(0.9, rungs + free) * math.sqrt(
         variance / count + at**2 / weight + variance
     )  # fmt: skip
     value = fmean(y) + exponent * at
@@ -171,24 +173,14 @@ def law(
     return {**shown, "exponent": exponent}
 
 
-class Check:
-    """Comparison of numbers that collects those that differ."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.wrong: list[str] = []
-
-    def number(
-        self, where: str, said: float | None, found: float | None, off: float = 1e-6
-    ) -> None:
-        """Compare one number with another, to a relative tolerance."""
-        self.count += 1
-        if said is None or found is None:
-            same = said is found
-        else:
-            same = math.isclose(said, found, rel_tol=off, abs_tol=1e-9)
-        if not same:
-            self.wrong.append(f"{where}: the page has {said}, the runs {found}")
+def compare(
+    check: Check, where: str, said: float | None, found: float | None, off: float = 1e-6
+) -> None:
+    """Compare one number with another, to a relative tolerance."""
+    if said is None or found is None:
+        check.record(said is found, where, said, found)
+    else:
+        check.record(math.isclose(said, found, rel_tol=off, abs_tol=1e-9), where, said, found)
 
 
 def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str, Any]) -> None:
@@ -200,25 +192,25 @@ def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str
         mine = [run for run in runs if run["placement"] == row]
         found = sum_up(mine)
         if not found:
-            check.number(where, said.get("best_tried"), None)
+            compare(check, where, said.get("best_tried"), None)
             continue
         for name in ("best_rate", "loss"):
-            check.number(f"{where}, {name}", said[name]["value"], found[name])
+            compare(check, f"{where}, {name}", said[name]["value"], found[name])
         for name in ("best_tried", "largest_stable", "next_failed"):
-            check.number(f"{where}, {name}", said[name], found[name])
+            compare(check, f"{where}, {name}", said[name], found[name])
         # There by random draws of seeds, here by all draws.
-        check.number(f"{where}, error", said["best_rate"]["error"], found["rate_error"], 0.1)
+        compare(check, f"{where}, error", said["best_rate"]["error"], found["rate_error"], 0.1)
         if said.get("sensitivity") is not None:
             over = said["sensitivity_over"]
             value = sensitivity(mine, said["cells"][0]["seed"], over)
-            check.number(f"{where}, sensitivity", said["sensitivity"], value)
+            compare(check, f"{where}, sensitivity", said["sensitivity"], value)
         at_best = [
             place / "cells" / words_of(cell)
             for cell in cells
             if row_of(cell) == row and cell["training.learning_rate"] == found["best_tried"]
         ]
         for name, value in measured(at_best).items():
-            check.number(f"{where}, {name}", said["measured"][name]["value"], value)
+            compare(check, f"{where}, {name}", said["measured"][name]["value"], value)
 
 
 def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[str, Any]]) -> None:
@@ -232,7 +224,7 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
         for name, (kind, one, parts) in laws.items():
             points = [(size, part["value"], part["error"]) for size, part in parts]
             for end, value in law(points, told, kind).items():
-                check.number(f"{where}, {row}, {name}, {end}", one[end], value)
+                compare(check, f"{where}, {row}, {name}, {end}", one[end], value)
         for other, one in said["gaps"].items():
             points = []
             for rung in rungs:
@@ -243,7 +235,7 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
                 gap = math.log(b["loss"]["value"] / a["loss"]["value"])
                 points.append((rung["size"], gap, error))
             for end, value in law(points, told, "gaps").items():
-                check.number(f"{where}, {row}, beside {other}, {end}", one[end], value)
+                compare(check, f"{where}, {row}, beside {other}, {end}", one[end], value)
 
 
 def check_folder(folder: Path) -> Check:
@@ -264,12 +256,9 @@ def check_folder(folder: Path) -> Check:
             held = (
                 entry["measured"] is not None and kept["low"] <= entry["measured"] <= kept["high"]
             )
-            check.number(f"{path.stem}, {entry['row']}, {entry['what']}", entry["holds"], held)
+            compare(check, f"{path.stem}, {entry['row']}, {entry['what']}", entry["holds"], held)
     return check
 
 
 if __name__ == "__main__":
-    checked = check_folder(Path(sys.argv[1]))
-    print(*checked.wrong, sep="\n", end="\n" if checked.wrong else "")
-    print(f"{checked.count} checked, {len(checked.wrong)} differ")
-    sys.exit(bool(checked.wrong))
+    sys.exit(check_folder(Path(sys.argv[1])).print())

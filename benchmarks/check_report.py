@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.recomputed import gaps_of, read_runs, shared_seeds, sum_up, width_of
+from benchmarks.recomputed import Check, gaps_of, read_runs, shared_seeds, sum_up, width_of
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 PLUS_MINUS = rf"({NUMBER})(?: ± ({NUMBER}))?"
@@ -61,34 +61,19 @@ class Page(HTMLParser):
             texts[-1] = " ".join(f"{texts[-1]}{data}".split())
 
 
-class Check:
-    """Count of numbers that agree, and list of those that do not."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.wrong: list[str] = []
-
-    def number(self, where: str, text: str | None, value: float | None) -> None:
-        """Compare a printed number with a value, to the last printed digit."""
-        self.count += 1
-        if text is None or value is None:
-            if (text or "–") != "–" or value is not None:
-                self.wrong.append(f"{where}: the report has {text}, the runs {value}")
-            return
-        found = re.search(NUMBER, text)
-        mantissa, _, exponent = (found[0] if found else "nan").partition("e")
-        unit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
-        # "5e+01" and "120" of two figures: the last zeros are no figures.
-        if "." not in mantissa and not exponent and value != round(value):
-            unit = max(unit, 10 ** (math.floor(math.log10(abs(value))) - 1))
-        if found is None or abs(float(found[0]) - value) > 0.5001 * unit:
-            self.wrong.append(f"{where}: the report has {text}, the runs {value}")
-
-    def same(self, where: str, text: object, value: object) -> None:
-        """Compare two texts."""
-        self.count += 1
-        if text != value:
-            self.wrong.append(f"{where}: the report has {text!r}, the runs {value!r}")
+def compare(check: Check, where: str, text: str | None, value: float | None) -> None:
+    """Compare a printed number with a value, to the last printed digit."""
+    if text is None or value is None:
+        check.record((text or "–") == "–" and value is None, where, text, value)
+        return
+    found = re.search(NUMBER, text)
+    mantissa, _, exponent = (found[0] if found else "nan").partition("e")
+    unit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    # "5e+01" and "120" of two figures: the last zeros are no figures.
+    if "." not in mantissa and not exponent and value != round(value):
+        unit = max(unit, 10 ** (math.floor(math.log10(abs(value))) - 1))
+    agree = found is not None and abs(float(found[0]) - value) <= 0.5001 * unit
+    check.record(agree, where, text, value)
 
 
 def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: dict) -> None:
@@ -99,18 +84,18 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
         sums = sum_up([run for run in runs if run["placement"] == name], *given)
         mean = fmean(sums["scores"]) if sums["scores"] else None
         score, _, rest = texts[1].partition(" ± ")
-        check.number(f"{title}, best rate", texts[0], sums["best"])
-        check.number(f"{title}, score", score, mean)
-        check.number(f"{title}, interval", rest or None, width_of(sums["scores"]))
-        check.number(f"{title}, stable", texts[2], sums["stable"])
+        compare(check, f"{title}, best rate", texts[0], sums["best"])
+        compare(check, f"{title}, score", score, mean)
+        compare(check, f"{title}, interval", rest or None, width_of(sums["scores"]))
+        compare(check, f"{title}, stable", texts[2], sums["stable"])
         seeds = re.search(r"\((\d+) seed", texts[2])
-        check.number(f"{title}, seeds", seeds and seeds[1], sums["stable"] and sums["seeds"])
+        compare(check, f"{title}, seeds", seeds and seeds[1], sums["stable"] and sums["seeds"])
         if sums["next"] is not None:
             said = f"{sums['next']:g}: {sums['failed']} of {sums['there']} failed"
             if not sums["failed"]:
                 said = f"{sums['next']:g}: results are missing"
             check.same(f"{title}, next rate", texts[3], said)
-        check.number(f"{title}, sensitivity", texts[4], sums["sensitivity"])
+        compare(check, f"{title}, sensitivity", texts[4], sums["sensitivity"])
         counts = [(sums[kind], kind) for kind in ("diverged", "did not learn") if sums[kind]]
         numbers = [sum(n for n, _ in counts), sums["total"]]
         numbers += [n for n, _ in counts] if len(counts) > 1 else []
@@ -125,7 +110,7 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
         where = f"run {', '.join(row[:3])}"
         there = [run["placement"], f"{float(run['learning_rate']):g}", str(run["seed"])]
         check.same(where, row[:4], [*there, run["status"]])
-        check.number(where, row[4], run.get("score"))
+        compare(check, where, row[4], run.get("score"))
 
 
 def check_group(check: Check, where: str, text: str, runs: list[dict[str, Any]]) -> None:
@@ -139,8 +124,8 @@ def check_group(check: Check, where: str, text: str, runs: list[dict[str, Any]])
         check.same(f"{where}, {kind}", said, count)
     if scores:
         value = re.match(PLUS_MINUS, text)
-        check.number(where, value and value[1], fmean(scores))
-        check.number(f"{where}, interval", value and value[2], width_of(scores))
+        compare(check, where, value and value[1], fmean(scores))
+        compare(check, f"{where}, interval", value and value[2], width_of(scores))
 
 
 class Answer:
@@ -196,9 +181,9 @@ class Answer:
         first = self.sums[title]
         if not first["scores"]:
             return ""
-        self.check.number("best score", found[2], fmean(first["scores"]))
-        self.check.number("best score, interval", found[3], width_of(first["scores"]))
-        self.check.number("rate of the best score", found[4], first["best"])
+        compare(self.check, "best score", found[2], fmean(first["scores"]))
+        compare(self.check, "best score, interval", found[3], width_of(first["scores"]))
+        compare(self.check, "rate of the best score", found[4], first["best"])
         return ""
 
     def behind(self, found: re.Match[str]) -> str:
@@ -209,8 +194,8 @@ class Answer:
             self.check.wrong.append(f"{title} behind: the runs have no score to compare")
             return ""
         gap, width = self.gaps[frozenset((title, self.leader))]
-        self.check.number(f"{title} behind", found[2], gap)
-        self.check.number(f"{title} behind, interval", found[3], width)
+        compare(self.check, f"{title} behind", found[2], gap)
+        compare(self.check, f"{title} behind, interval", found[3], width)
         side = "higher" if fmean(mine) > fmean(best) else "lower"
         self.check.same(f"{title} behind", found[4], side)
         noise = width is not None and gap <= width
@@ -231,8 +216,8 @@ class Answer:
     def stable(self, found: re.Match[str]) -> str:
         """Check a largest stable rate and what happened at the next."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
-        self.check.number(f"{title} stable", found[2], mine["stable"])
-        self.check.number(f"{title} next", found[5] or found[6], mine["next"])
+        compare(self.check, f"{title} stable", found[2], mine["stable"])
+        compare(self.check, f"{title} next", found[5] or found[6], mine["next"])
         failed = (int(found[3] or 0), int(found[4] or mine["there"]))
         self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
         return ""
@@ -260,7 +245,7 @@ class Answer:
     def above(self, found: re.Match[str]) -> str:
         """Check a best rate above the largest stable one."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
-        self.check.number(f"{title} best rate", found[2], mine["best"])
+        compare(self.check, f"{title} best rate", found[2], mine["best"])
         beyond = mine["stable"] is None or mine["best"] > mine["stable"]
         self.check.same(f"{title} above its largest stable rate", True, beyond)
         return ""
@@ -287,7 +272,4 @@ def check_folder(folder: Path) -> Check:
 
 
 if __name__ == "__main__":
-    outcome = check_folder(Path(sys.argv[1]))
-    print(*outcome.wrong, sep="\n", end="\n" if outcome.wrong else "")
-    print(f"{outcome.count} checked, {len(outcome.wrong)} differ")
-    sys.exit(bool(outcome.wrong))
+    sys.exit(check_folder(Path(sys.argv[1])).print())

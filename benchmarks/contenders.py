@@ -8,11 +8,12 @@ the results.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.bench_cases import Case
 from benchmarks.nano_gpt import NanoGPT
 from magneto.language.config import LanguageModelConfig
 from magneto.language.models import LanguageModel
@@ -28,132 +29,12 @@ NOTES = {
 }
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of the models and of their batch."""
-
-    width: int
-    layers: int
-    heads: int
-    ffn_width: int
-    vocab_size: int
-    batch: int
-    length: int
-
-
-SHAPES = {
-    "tiny": Shape(64, 2, 4, 256, 512, 2, 32),
-    "gpu": Shape(768, 12, 12, 3072, 50304, 16, 1024),
-    "gpu-deep": Shape(1024, 24, 16, 4096, 50304, 8, 1024),
+# With names for sections of `make gpu`.
+CASES = {
+    "tiny": Case("causal-lm", 2, 64, 4, 2, 32, 512),
+    "gpu": Case("causal-lm", 12, 768, 12, 16, 1024, 50304),
+    "gpu-deep": Case("causal-lm", 24, 1024, 16, 8, 1024, 50304),
 }
-
-
-class Logits(nn.Module):
-    """Wrapper of a transformers model that returns logits only."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) to (batch, length, vocabulary)."""
-        return self.model(input_ids=tokens, use_cache=False).logits
-
-
-class TorchLanguageModel(nn.Module):
-    """Embeddings, `nn.TransformerEncoder` with a causal mask, tied head."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(
-            shape.width,
-            shape.heads,
-            shape.ffn_width,
-            dropout=0.0,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
-        )
-        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
-        self.position = nn.Embedding(shape.length, shape.width)
-        self.encoder = nn.TransformerEncoder(
-            layer, shape.layers, norm=nn.LayerNorm(shape.width), enable_nested_tensor=False
-        )
-        self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
-        self.head.weight = self.embedding.weight
-        for table in (self.embedding, self.position):
-            nn.init.normal_(table.weight, std=0.02)
-        mask = nn.Transformer.generate_square_subsequent_mask(shape.length)
-        self.register_buffer("mask", mask, persistent=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) to (batch, length, vocabulary)."""
-        x = self.embedding(tokens) + self.position.weight
-        return self.head(self.encoder(x, mask=self.mask, is_causal=True))
-
-
-def build_ours(shape: Shape, placement: str) -> nn.Module:
-    """Build Magneto's language model."""
-    config = LanguageModelConfig(
-        width=shape.width,
-        layers=shape.layers,
-        heads=shape.heads,
-        ffn_width=shape.ffn_width,
-        vocab_size=shape.vocab_size,
-        max_length=shape.length,
-        positions="learned",
-        embedding_scale="none",
-        placement=placement,
-    )
-    return LanguageModel(config)
-
-
-def build_gpt2(shape: Shape) -> nn.Module:
-    """Build transformers' GPT-2."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=shape.vocab_size,
-        n_positions=shape.length,
-        n_embd=shape.width,
-        n_layer=shape.layers,
-        n_head=shape.heads,
-        n_inner=shape.ffn_width,
-        activation_function="gelu",
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        attn_implementation="sdpa",
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return Logits(GPT2LMHeadModel(config))
-
-
-def build_x_transformers(shape: Shape) -> nn.Module:
-    """Build x-transformers' decoder."""
-    from x_transformers import Decoder, TransformerWrapper
-
-    return TransformerWrapper(
-        num_tokens=shape.vocab_size,
-        max_seq_len=shape.length,
-        tie_embedding=True,
-        attn_layers=Decoder(
-            dim=shape.width,
-            depth=shape.layers,
-            heads=shape.heads,
-            attn_dim_head=shape.width // shape.heads,
-            ff_mult=shape.ffn_width / shape.width,
-            attn_flash=True,
-            verbose=False,
-        ),
-    )
-
-
-def build_nano_gpt(shape: Shape) -> nn.Module:
-    """Build the model in plain torch."""
-    sizes = (shape.width, shape.layers, shape.heads, shape.ffn_width)
-    return NanoGPT(*sizes, shape.vocab_size, shape.length)
 
 
 class FirstOf(nn.Module):
@@ -168,39 +49,132 @@ class FirstOf(nn.Module):
         return self.model(*given)[0]
 
 
-def build_torchscale(shape: Shape) -> nn.Module:
+class TorchLanguageModel(nn.Module):
+    """Embeddings, `nn.TransformerEncoder` with a causal mask, tied head."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(
+            case.width,
+            case.heads,
+            case.ffn_width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.embedding = nn.Embedding(case.vocab_size, case.width)
+        self.position = nn.Embedding(case.length, case.width)
+        self.encoder = nn.TransformerEncoder(
+            layer, case.layers, norm=nn.LayerNorm(case.width), enable_nested_tensor=False
+        )
+        self.head = nn.Linear(case.width, case.vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
+        for table in (self.embedding, self.position):
+            nn.init.normal_(table.weight, std=0.02)
+        mask = nn.Transformer.generate_square_subsequent_mask(case.length)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, length) to (batch, length, vocabulary)."""
+        x = self.embedding(tokens) + self.position.weight
+        return self.head(self.encoder(x, mask=self.mask, is_causal=True))
+
+
+def build_ours(case: Case, placement: str) -> LanguageModel:
+    config = LanguageModelConfig(
+        width=case.width,
+        layers=case.layers,
+        heads=case.heads,
+        ffn_width=case.ffn_width,
+        vocab_size=case.vocab_size,
+        max_length=case.length,
+        positions="learned",
+        embedding_scale="none",
+        placement=placement,
+    )
+    return LanguageModel(config)
+
+
+def build_gpt2(case: Case) -> Any:
+    """Build transformers' GPT-2."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=case.vocab_size,
+        n_positions=case.length,
+        n_embd=case.width,
+        n_layer=case.layers,
+        n_head=case.heads,
+        n_inner=case.ffn_width,
+        activation_function="gelu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        attn_implementation="sdpa",
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def gpt2_logits(case: Case) -> nn.Module:
+    model = build_gpt2(case)
+    model.config.use_cache = False
+    return FirstOf(model)
+
+
+def build_x_transformers(case: Case) -> nn.Module:
+    """Build x-transformers' decoder."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(
+        dim=case.width,
+        depth=case.layers,
+        heads=case.heads,
+        attn_dim_head=case.width // case.heads,
+        ff_mult=case.ffn_width / case.width,
+        attn_flash=True,
+        verbose=False,
+    )
+    return TransformerWrapper(
+        num_tokens=case.vocab_size, max_seq_len=case.length, tie_embedding=True, attn_layers=layers
+    )
+
+
+def build_torchscale(case: Case) -> nn.Module:
     """Build torchscale's decoder."""
     from torchscale.architecture.config import DecoderConfig
     from torchscale.architecture.decoder import Decoder
     from torchscale.component.embedding import PositionalEmbedding, TextEmbedding
 
     config = DecoderConfig(
-        decoder_embed_dim=shape.width,
-        decoder_layers=shape.layers,
-        decoder_attention_heads=shape.heads,
-        decoder_ffn_embed_dim=shape.ffn_width,
-        vocab_size=shape.vocab_size,
+        decoder_embed_dim=case.width,
+        decoder_layers=case.layers,
+        decoder_attention_heads=case.heads,
+        decoder_ffn_embed_dim=case.ffn_width,
+        vocab_size=case.vocab_size,
         share_decoder_input_output_embed=True,
         activation_fn="gelu",
         dropout=0.0,
     )
     tables = {
-        "embed_tokens": TextEmbedding(shape.vocab_size, shape.width),
-        "embed_positions": PositionalEmbedding(shape.length + 2, shape.width),  # from 2
+        "embed_tokens": TextEmbedding(case.vocab_size, case.width),
+        "embed_positions": PositionalEmbedding(case.length + 2, case.width),  # from 2
     }
     return FirstOf(Decoder(config, **tables))
 
 
-def ours(placement: str) -> Callable[[Shape], nn.Module]:
+def ours(placement: str) -> Callable[[Case], nn.Module]:
     """Return the builder of one placement."""
-    return lambda shape: build_ours(shape, placement)
+    return lambda case: build_ours(case, placement)
 
 
 # The most telling first: on a GPU what comes last may find no time left.
-CONTENDERS: dict[str, Callable[[Shape], nn.Module]] = {
+CONTENDERS: dict[str, Callable[[Case], nn.Module]] = {
     "magneto sub": ours("sub"),
-    "nanoGPT style": build_nano_gpt,
-    "transformers GPT-2": build_gpt2,
+    "nanoGPT style": NanoGPT,
+    "transformers GPT-2": gpt2_logits,
     "magneto pre": ours("pre"),
     "x-transformers": build_x_transformers,
     "torch nn.TransformerEncoder": TorchLanguageModel,
@@ -209,7 +183,7 @@ CONTENDERS: dict[str, Callable[[Shape], nn.Module]] = {
 }
 
 
-def build(name: str, shape: Shape, device: torch.device) -> nn.Module:
+def build(name: str, case: Case, device: torch.device) -> nn.Module:
     """Build a contender on a device, in training mode, from the same random state."""
     torch.manual_seed(1)
-    return CONTENDERS[name](shape).to(device).train()
+    return CONTENDERS[name](case).to(device).train()

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 from benchmarks import gpu_models, gpu_steps
-from benchmarks.contenders import SHAPES, Shape
+from benchmarks.bench_cases import Case
+from benchmarks.contenders import CASES
 from benchmarks.training_step import ROOT, machine, write_result
 
 Found = dict[str, Any]
@@ -35,7 +36,7 @@ class Scale:
     """Sizes of all measurements.
 
     Attributes:
-        steps: Names of `contenders.SHAPES` for the training step.
+        steps: Names of `contenders.CASES` for the training step.
         backend: Backend of torch.compile.
         compiled: Largest number of compiled contenders.
         rounds: Largest number of interleaved rounds of timed steps.
@@ -44,9 +45,8 @@ class Scale:
         deep: The other sizes there.
         model: Fields of the recipe of the trained language model.
         turns: Largest number of turns of ten steps for each model there.
-        text: Its training text; None for the project's own documentation.
-        decoding: Name of `decoding.SHAPES` for beam search.
-        written: Shape of the language model for generation.
+        translated: Sizes of the translation models for beam search.
+        written: Sizes of the language model for generation.
         tokens: Number of generated tokens.
     """
 
@@ -56,12 +56,11 @@ class Scale:
     rounds: int
     matrix: int
     depths: tuple[int, ...]
-    deep: Shape
-    model: Shape
+    deep: Case
+    model: Case
     turns: int
-    text: str | None
-    decoding: str
-    written: Shape
+    translated: Case
+    written: Case
     tokens: int
 
 
@@ -73,12 +72,11 @@ SCALES = {
         rounds=2,
         matrix=64,
         depths=(2, 4),
-        deep=Shape(32, 2, 2, 64, 64, 2, 16),
-        model=Shape(32, 2, 2, 64, 257, 2, 16),
+        deep=Case("causal-lm", 2, 32, 2, 2, 16, 64),
+        model=Case("causal-lm", 2, 32, 2, 2, 16, 257),
         turns=2,
-        text=None,
-        decoding="tiny",
-        written=SHAPES["tiny"],
+        translated=Case("translation", 4, 32, 4, 1, 40, 97),
+        written=CASES["tiny"],
         tokens=4,
     ),
     "full": Scale(
@@ -88,12 +86,11 @@ SCALES = {
         rounds=20,
         matrix=8192,
         depths=(6, 24, 96, 384, 1000),
-        deep=Shape(128, 6, 2, 512, 8192, 4, 256),
-        model=Shape(1024, 24, 16, 4096, 257, 8, 1024),
+        deep=Case("causal-lm", 6, 128, 2, 4, 256, 8192),
+        model=Case("causal-lm", 24, 1024, 16, 8, 1024, 257),
         turns=10**6,
-        text="builtin:docstrings",
-        decoding="gpu",
-        written=SHAPES["gpu"],
+        translated=Case("translation", 12, 512, 8, 1, 40, 32768),
+        written=CASES["gpu"],
         tokens=128,
     ),
 }

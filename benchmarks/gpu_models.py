@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks import decoding as beams
-from benchmarks.contenders import Shape, build_gpt2, build_ours
-from benchmarks.training_step import ROOT, wait
-from magneto.language.models import LanguageModel
+from benchmarks.bench_cases import Case
+from benchmarks.contenders import build_gpt2, build_ours
+from benchmarks.turns import timed
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.distributed import World
@@ -32,34 +31,22 @@ WARMUP = 50
 TURN = 10
 
 
-def documentation(folder: Path) -> str:
-    """Write this project's documentation as one text with a record per paragraph; return its path.
-
-    With a few whole pages as records the validation split could be empty.
-    """
-    pages = sorted((ROOT / "docs").rglob("*.md"))
-    parts = [part for page in pages for part in page.read_text(encoding="utf-8").split("\n\n")]
-    lines = [json.dumps({"text": part}) for part in parts]
-    (folder / "documentation.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return str(folder / "documentation.jsonl")
-
-
-def trainer(bench: Bench, placement: str, folder: Path, text: str) -> TrainingState:
+def trainer(bench: Bench, placement: str, folder: Path) -> TrainingState:
     """Return the training of a byte language model at a constant rate after warm-up."""
-    shape = bench.scale.model
+    case = bench.scale.model
     recipe = build_recipe(
         "benchmarks/gpu",
         {
             "task": "causal-lm",
             "seed": 1,
             "model": {
-                "width": shape.width, "layers": shape.layers, "heads": shape.heads,
-                "ffn_width": shape.ffn_width, "positions": "sinusoidal", "placement": placement,
+                "width": case.width, "layers": case.layers, "heads": case.heads,
+                "ffn_width": case.ffn_width, "positions": "sinusoidal", "placement": placement,
             },
-            "data": {"source": text, "tokenizer": "bytes", "max_length": shape.length,
-                     "validation_fraction": 0.1},
+            "data": {"source": "builtin:docstrings", "tokenizer": "bytes",
+                     "max_length": case.length, "validation_fraction": 0.1},
             "training": {
-                "steps": 10**6, "batch_size": shape.batch, "learning_rate": LEARNING_RATE,
+                "steps": 10**6, "batch_size": case.batch, "learning_rate": LEARNING_RATE,
                 "schedule": "constant", "warmup_steps": WARMUP, "precision": "bf16",
                 "device": str(bench.device), "evaluate_limit": 8,
             },
@@ -76,10 +63,8 @@ def language_model(bench: Bench) -> Found:
     """Train one deep model per placement at the same high rate, in turns, until the time ends."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        text = bench.scale.text or documentation(folder)
         loops = {
-            name: stack.enter_context(closing(trainer(bench, name, folder, text)))
-            for name in PLACEMENTS
+            name: stack.enter_context(closing(trainer(bench, name, folder))) for name in PLACEMENTS
         }
         batches = {name: loop.batches.start() for name, loop in loops.items()}
         rows: dict[str, Found] = {n: {"losses": [], "seconds": []} for n in loops}
@@ -99,8 +84,8 @@ def language_model(bench: Bench) -> Found:
             rows[name] |= {"diverged": ended.get(name), "parameters": count(loop)}
             rows[name]["validation"] = run_evaluation(loop)
             rows[name]["tokens_per_second"] = speed(rows[name].pop("seconds"), bench.scale.model)
-    shape = vars(bench.scale.model)
-    return {"shape": shape, "learning_rate": LEARNING_RATE, "warmup_steps": WARMUP, "rows": rows}
+    sizes = bench.scale.model.describe()
+    return {"sizes": sizes, "learning_rate": LEARNING_RATE, "warmup_steps": WARMUP, "rows": rows}
 
 
 def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
@@ -115,9 +100,9 @@ def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
     return next((reason for loss in losses if (reason := loop.detector.update(loss))), None)
 
 
-def speed(turns: list[float], shape: Shape) -> float:
+def speed(turns: list[float], case: Case) -> float:
     """Return tokens per second of the median turn."""
-    return TURN * shape.batch * shape.length / statistics.median(turns)
+    return TURN * case.batch * case.length / statistics.median(turns)
 
 
 def count(loop: TrainingState) -> int:
@@ -128,11 +113,10 @@ def count(loop: TrainingState) -> int:
 def language_model_page(found: Found) -> list[str]:
     """Return a table of training losses."""
     rows: dict[str, Found] = found["rows"]
-    sizes = ", ".join(f"{name} {value}" for name, value in found["shape"].items())
     longest = max(len(row["losses"]) for row in rows.values())
     marks = sorted({max(1, longest * part // 5) for part in range(1, 6)} | {TURN})
     lines = [
-        f"{sizes}; bytes, bf16, eager, AdamW, {found['warmup_steps']} steps of warm-up to "
+        f"{found['sizes']}; bytes, bf16, eager, AdamW, {found['warmup_steps']} steps of warm-up to "
         f"{found['learning_rate']:g}, then constant; one seed, models in turns. Training losses in "
         f"nats per byte are means of the {TURN} steps before.",
         "",
@@ -168,14 +152,13 @@ def decoding(bench: Bench) -> Found:
             began = time.monotonic()
             rows.append({"model": name, "batch": batch, **written(bench, model, settings, batch)})
             before = time.monotonic() - began
-    found: Found = {"shape": vars(bench.scale.written), "tokens": bench.scale.tokens, "rows": rows}
+    sizes = bench.scale.written.describe()
+    found: Found = {"sizes": sizes, "tokens": bench.scale.tokens, "rows": rows}
     if bench.left() < 3 * before:
         bench.left_out.append("beam search: no time was left")
         return found
     few = {"tokens": 4} if bench.device.type == "cpu" else {}
-    found["beam_search"] = beams.beam_search(
-        bench.scale.decoding, bench.device, ["Marian"], [1, 32], **few
-    )
+    found["beam_search"] = beams.beam_search(bench.scale.translated, bench.device, [1, 32], **few)
     return found
 
 
@@ -183,13 +166,11 @@ def writers(bench: Bench) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return the models and caches for generation."""
     from magneto import hf
 
-    shape = bench.scale.written
+    case = bench.scale.written
     torch.manual_seed(1)
-    core = build_ours(shape, "sub")
-    assert isinstance(core, LanguageModel)
+    core = build_ours(case, "sub")
     ours: Any = hf.MagnetoForCausalLM(hf.MagnetoConfig.of(core.config), core)
-    theirs: Any = build_gpt2(shape)
-    ours, theirs = (model.to(bench.device).eval() for model in (ours, theirs.model))
+    ours, theirs = (model.to(bench.device).eval() for model in (ours, build_gpt2(case)))
     return {
         "magneto sub, growing cache": (ours, {}),
         "magneto sub, static cache": (ours, {"cache_implementation": "static"}),
@@ -203,10 +184,8 @@ def written(bench: Bench, model: Any, settings: dict[str, Any], batch: int) -> F
     prompt = torch.randint(2, bench.scale.written.vocab_size, (batch, 8), generator=generator)
     prompt = prompt.to(bench.device)
     fixed = {"max_new_tokens": bench.scale.tokens, "do_sample": False, "pad_token_id": 0}
-    seconds = []
-    for _ in range(4):
-        wait(bench.device)
-        began = time.perf_counter()
+
+    def turn() -> None:
         with torch.autocast(bench.device.type, torch.bfloat16):
             model.generate(
                 prompt,
@@ -215,17 +194,16 @@ def written(bench: Bench, model: Any, settings: dict[str, Any], batch: int) -> F
                 **fixed,
                 **settings,
             )
-        wait(bench.device)
-        seconds.append(time.perf_counter() - began)
+
+    seconds = [timed(turn, bench.device)[0] for _ in range(4)]
     made = batch * bench.scale.tokens
     return {"tokens_per_second": made / statistics.median(seconds[1:]), "first": seconds[0]}
 
 
 def decoding_page(found: Found) -> list[str]:
     """Return tables of generation and of beam search."""
-    sizes = ", ".join(f"{k} {v}" for k, v in found["shape"].items() if k not in ("batch", "length"))
     lines = [
-        f"{sizes}; {found['tokens']} tokens, greedy, bf16 autocast; medians of 3 turns.",
+        f"{found['sizes']}; {found['tokens']} tokens, greedy, bf16 autocast; medians of 3 turns.",
         "",
         "| model | batch | tokens/s |",
         "|---|--:|--:|",
@@ -237,9 +215,9 @@ def decoding_page(found: Found) -> list[str]:
     ]
     if "beam_search" in found:
         lines += ["Beam search in fp32 (`benchmarks/decoding.py`, 2 turns).", ""]
-        lines += ["| model | contender | batch | sentences/s |", "|---|---|--:|--:|"]
+        lines += ["| contender | batch | sentences/s |", "|---|--:|--:|"]
         lines += [
-            f"| {r['model']} | {r['contender']} | {r['batch']} | {r['sentences_per_second']:.2f} |"
+            f"| {r['contender']} | {r['batch']} | {r['sentences_per_second']:.2f} |"
             for r in found["beam_search"]
         ]
         lines.append("")

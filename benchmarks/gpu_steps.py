@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks import training_step as step
+from benchmarks.bench_cases import Case
 from benchmarks.bench_tables import percent
-from benchmarks.contenders import CONTENDERS, NOTES, SHAPES, Shape, build, build_ours
+from benchmarks.contenders import CASES, CONTENDERS, NOTES, build, build_ours
+from benchmarks.turns import timed
 from magneto.training.logging import nominal_peaks
 
 if TYPE_CHECKING:
@@ -67,16 +69,16 @@ def rate_page(found: Found) -> list[str]:
     return [*lines, ""]
 
 
-def step_flops(shape: Shape) -> float:
+def step_flops(case: Case) -> float:
     """Count the operations of the matrix products of one step, forward and backward.
 
     Six per weight and token, with the head and without the embeddings, and attention's two
     products of length by length. All of it counts although half is masked (as in arXiv 2204.02311).
     """
-    layer = 4 * shape.width**2 + 2 * shape.width * shape.ffn_width
-    weights = shape.layers * layer + shape.width * shape.vocab_size
-    attention = 2 * shape.layers * shape.length * shape.width
-    return 6.0 * shape.batch * shape.length * (weights + attention)
+    layer = 4 * case.width**2 + 2 * case.width * case.ffn_width
+    weights = case.layers * layer + case.width * case.vocab_size
+    attention = 2 * case.layers * case.length * case.width
+    return 6.0 * case.batch * case.length * (weights + attention)
 
 
 def turns(compiled: int) -> list[tuple[str, str]]:
@@ -87,11 +89,11 @@ def turns(compiled: int) -> list[tuple[str, str]]:
     return [each for each in ordered if each[1] == "eager" or each[0] in names[:compiled]]
 
 
-def training_step(bench: Bench, shape_name: str) -> Found:
+def training_step(bench: Bench, case_name: str) -> Found:
     """Time a step of each contender in bf16, eager and compiled, until the time ends."""
-    shape = SHAPES[shape_name]
+    case = CASES[case_name]
     entries: list[step.Timed] = []
-    compiling = COMPILING * shape.layers if bench.scale.backend == "inductor" else 0.0
+    compiling = COMPILING * case.layers if bench.scale.backend == "inductor" else 0.0
     reserve = 0.15 * bench.left()  # for the rounds
     for name, mode in turns(bench.scale.compiled):
         if entries and bench.left() - reserve < (compiling if mode == "compiled" else 0.0):
@@ -99,7 +101,7 @@ def training_step(bench: Bench, shape_name: str) -> Found:
             continue
         began = time.monotonic()
         try:
-            entries.append(step.prepare(name, shape, bench.device, mode, bench.scale.backend))
+            entries.append(step.prepare(name, case, bench.device, mode, bench.scale.backend))
         except ImportError as error:
             if mode == "eager":
                 bench.left_out.append(f"{name}: {error.name or error} is not installed")
@@ -110,17 +112,17 @@ def training_step(bench: Bench, shape_name: str) -> Found:
             compiling = time.monotonic() - began
     step.measure(entries, bench.scale.rounds, bench.device, bench.until)
     return {
-        "shape": asdict(shape),
-        "flops": step_flops(shape),
-        "rows": [shares(bench, entry.row(shape.batch * shape.length), shape) for entry in entries],
+        "sizes": case.describe(),
+        "flops": step_flops(case),
+        "rows": [shares(bench, entry.row(case.batch * case.length), case) for entry in entries],
         "notes": NOTES,
     }
 
 
-def shares(bench: Bench, row: Found, shape: Shape) -> Found:
+def shares(bench: Bench, row: Found, case: Case) -> Found:
     """Add to a row its shares of the measured and of the nominal rate."""
     peaks = bench.found.get("rate", {}).get("bf16", {})
-    done = step_flops(shape) / (row["median_ms"] / 1e3)
+    done = step_flops(case) / (row["median_ms"] / 1e3)
     for name in ("measured", "nominal"):
         peak = peaks.get(name)
         row[f"share_of_{name}"] = done / peak if peak else None
@@ -129,11 +131,10 @@ def shares(bench: Bench, row: Found, shape: Shape) -> Found:
 
 def training_step_page(found: Found) -> list[str]:
     """Return a table of contenders, compiled ones first."""
-    sizes = ", ".join(f"{name} {value}" for name, value in found["shape"].items())
     lines = [
-        f"{sizes}; bf16 autocast over fp32 weights, fused AdamW; medians of interleaved rounds. "
-        f"{found['flops'] / 1e12:,.4f} TFLOP of matrix products a step; MFU is their share of the "
-        "rate measured above, and of the nominal one.",
+        f"{found['sizes']}; bf16 autocast over fp32 weights, fused AdamW; medians of interleaved "
+        f"rounds. {found['flops'] / 1e12:,.4f} TFLOP of matrix products a step; MFU is their share "
+        "of the rate measured above, and of the nominal one.",
         "",
         "| contender | mode | ms | quartiles | tokens/s | MFU, measured | MFU, nominal | MiB |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
@@ -159,13 +160,13 @@ def depth(bench: Bench) -> Found:
                 bench.left_out.append(f"{layers} layers, {placement}: no time was left")
                 continue
             began = time.monotonic()
-            shape = replace(bench.scale.deep, layers=layers)
+            case = replace(bench.scale.deep, layers=layers)
             torch.manual_seed(1)
-            model = build_ours(shape, placement).to(bench.device).train()
-            take = step.make_step(model, shape, bench.device, "bf16", model)
+            model = build_ours(case, placement).to(bench.device).train()
+            take = step.make_step(model, case, bench.device, "bf16", model)
             for _ in range(2):
-                step.timed(take, bench.device)
-            seconds = [step.timed(take, bench.device) for _ in range(5)]
+                timed(take, bench.device)
+            seconds = [timed(take, bench.device)[0] for _ in range(5)]
             finite = all(bool(p.isfinite().all()) for p in model.parameters())
             rows.append(
                 {
@@ -177,14 +178,13 @@ def depth(bench: Bench) -> Found:
                 }
             )
             before = time.monotonic() - began
-    return {"shape": asdict(bench.scale.deep), "rows": rows}
+    return {"sizes": bench.scale.deep.describe(), "rows": rows}
 
 
 def depth_page(found: Found) -> list[str]:
     """Return a table of steps against depth."""
-    sizes = ", ".join(f"{k} {v}" for k, v in found["shape"].items() if k != "layers")
     lines = [
-        f"{sizes}; eager, bf16; medians of 5 steps.",
+        f"{found['sizes']}, but for the number of layers; eager, bf16; medians of 5 steps.",
         "",
         "| layers | placement | ms | slowest | ms a layer | weights finite |",
         "|--:|---|--:|--:|--:|---|",
@@ -199,15 +199,15 @@ def depth_page(found: Found) -> list[str]:
 
 def kernels(bench: Bench) -> Found:
     """Return the kernels with the most time in an eager step of Sub-LN."""
-    shape = SHAPES[bench.scale.steps[0]]
-    model = build("magneto sub", shape, bench.device)
-    take = step.make_step(model, shape, bench.device, "bf16", model)
+    case = CASES[bench.scale.steps[0]]
+    model = build("magneto sub", case, bench.device)
+    take = step.make_step(model, case, bench.device, "bf16", model)
     for _ in range(2):
-        step.timed(take, bench.device)
+        timed(take, bench.device)
     activity = torch.profiler.ProfilerActivity
     there = [activity.CPU, *([activity.CUDA] if bench.device.type == "cuda" else [])]
     with torch.profiler.profile(activities=there) as profile:
-        step.timed(take, bench.device)
+        timed(take, bench.device)
     key = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
     # On CUDA the profiler lists an operation with the time of its kernels, and the kernels too.
     events: list[Any] = [

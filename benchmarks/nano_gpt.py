@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.bench_cases import Case
+
 
 class Block(nn.Module):
     """One layer; with `causal`, a position attends only to itself and earlier ones."""
@@ -32,27 +34,30 @@ class Block(nn.Module):
         return x + self.fc2(F.gelu(self.fc1(self.mlp_norm(x))))
 
 
+def plain_blocks(case: Case) -> nn.Sequential:
+    """Return the layers of a case, in which every position attends to all."""
+    return nn.Sequential(
+        *(Block(case.width, case.heads, case.ffn_width, causal=False) for _ in range(case.layers))
+    )
+
+
 class NanoGPT(nn.Module):
     """Tokens (batch, length) to logits (batch, length, vocabulary)."""
 
-    def __init__(
-        self, width: int, layers: int, heads: int, ffn_width: int, vocab_size: int, length: int
-    ) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, width)
-        self.position = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads, ffn_width) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocab_size, bias=False)
+        self.embedding = nn.Embedding(case.vocab_size, case.width)
+        self.position = nn.Embedding(case.length, case.width)
+        self.blocks = nn.ModuleList(
+            Block(case.width, case.heads, case.ffn_width) for _ in range(case.layers)
+        )
+        self.norm = nn.LayerNorm(case.width)
+        self.head = nn.Linear(case.width, case.vocab_size, bias=False)
         self.head.weight = self.embedding.weight
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                depth = (
-                    (2 * layers) ** -0.5
-                    if name.endswith(("out_proj.weight", "fc2.weight"))
-                    else 1.0
-                )
-                nn.init.normal_(parameter, std=0.02 * depth)
+                last = name.endswith(("out_proj.weight", "fc2.weight"))
+                nn.init.normal_(parameter, std=0.02 * (2 * case.layers) ** (-0.5 * last))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Predict what follows each token."""

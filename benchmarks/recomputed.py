@@ -9,10 +9,11 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import Any
+
+from scipy.stats import t
 
 MARGIN = 0.02
 FAR_ABOVE = 1.5
@@ -81,38 +82,33 @@ def learned(score: float, baseline: float | None, higher: bool) -> bool:
     return score < (1 - MARGIN) * baseline
 
 
-@cache
-def quantile(freedom: float, probability: float = 0.975) -> float:
-    """Return the quantile of Student's t at a probability, by bisection."""
-    low, high = 0.0, 1.0
-    while tail(high, freedom) > 1 - probability:
-        low, high = high, 2 * high
-    for _ in range(45):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle, freedom) > 1 - probability else (low, middle)
-    return low
+class Check:
+    """Count of numbers that agree, and list of those that do not."""
 
+    def __init__(self) -> None:
+        self.count = 0
+        self.wrong: list[str] = []
 
-def tail(t: float, freedom: float) -> float:
-    """Return the probability that Student's t is above t, by Simpson's rule.
+    def same(self, where: str, said: object, found: object) -> None:
+        self.record(said == found, where, said, found)
 
-    With t = sqrt(freedom) / tan(angle) the density is proportional to sin(angle) ** (freedom - 1),
-    and with angle = x ** 4 it is smooth at 0 too.
-    """
-    count = 2000
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    step = math.atan2(math.sqrt(freedom), t) ** 0.25 / count
-    points = [i * step for i in range(count + 1)]
-    values = [math.sin(x**4) ** (freedom - 1) * 4 * x**3 for x in points]
-    odd, even = sum(values[1:-1:2]), sum(values[2:-1:2])
-    return scale * step / 3 * (values[0] + 4 * odd + 2 * even + values[-1])
+    def record(self, agree: bool, where: str, said: object, found: object) -> None:
+        """Count a comparison of what is said with what was found."""
+        self.count += 1
+        if not agree:
+            self.wrong.append(f"{where}: the page has {said!r}, the runs {found!r}")
+
+    def print(self) -> int:
+        """Print the differences and the counts; return the exit code."""
+        print(*self.wrong, f"{self.count} checked, {len(self.wrong)} differ", sep="\n")
+        return int(bool(self.wrong))
 
 
 def width_of(values: Sequence[float]) -> float | None:
     """Return the half-width of a mean's 95 % interval; None without two values that differ."""
     if len(set(values)) < 2:
         return None
-    return quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return t.ppf(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
 def error_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
@@ -137,14 +133,14 @@ def gaps_of(
     gaps = {names: abs(fmean(first) - fmean(second)) for names, first, second in pairs}
     errors = {names: error_of(first, second) for names, first, second in pairs}
     chances = {
-        names: 2 * tail(gaps[names] / error[0], error[1]) if error[0] else 1.0
+        names: 2 * t.sf(gaps[names] / error[0], error[1]) if error[0] else 1.0
         for names, error in errors.items() if error
     }  # fmt: skip
     found: dict[frozenset[str], tuple[float, float | None]] = {n: (gaps[n], None) for n in gaps}
     left = len(chances)
     for names in sorted(chances, key=lambda names: chances[names]):
         error, freedom = errors[names] or (0.0, 1.0)
-        found[names] = gaps[names], quantile(freedom, 1 - 0.025 / left) * error
+        found[names] = gaps[names], t.ppf(1 - 0.025 / left, freedom) * error
         left -= chances[names] <= 0.05 / left
     return found
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 import torch
@@ -33,9 +33,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from benchmarks.bench_cases import Case
 from benchmarks.bench_product import product_step
 from benchmarks.bench_tables import scaling_markdown
-from benchmarks.training_step import ROOT, machine, source_commit, write_result
+from benchmarks.training_step import ROOT, earlier_result, machine, source_commit, write_result
 from benchmarks.turns import timed
-from magneto.files import read_json
 from magneto.progress import ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, join_world
@@ -95,14 +94,6 @@ CURVES = {
         "has a core, and 1 beyond; memory is that of one rank",
     ),
 }  # fmt: skip
-
-
-def shrunken(curve: Curve) -> Curve:
-    """Return a curve of two small points, for tests."""
-    small = {"layers": (1, 2), "width": (16, 32), "length": (8, 16), "vocab_size": (300, 600),
-             "ranks": (1, 2)}  # fmt: skip
-    case = replace(curve.case, layers=1, width=16, heads=2, batch=2, length=8, vocab_size=300)
-    return replace(curve, case=case, sizes=small[curve.vary])
 
 
 def work(way: str, values: dict[str, Any], started: float) -> None:
@@ -205,10 +196,11 @@ def measure(name: str, curve: Curve, report: ProgressBars) -> dict[str, Any]:
         ranks = size if by_ranks else 1
         points.append({"size": size, **spawn(case, ranks, "time"), **spawn(case, ranks, "memory")})
         report.update(f"scaling: {name}", number, len(curve.sizes))
-    slopes = {key: slope(curve.sizes, [point[key] for point in points])
-              for key in ("seconds", "peak_bytes", "start_up")}  # fmt: skip
-    last = {key: slope(curve.sizes[-2:], [point[key] for point in points[-2:]])
-            for key in ("seconds", "peak_bytes", "start_up")}  # fmt: skip
+    slopes, last = (
+        {key: slope(curve.sizes[start:], [point[key] for point in points[start:]])
+         for key in ("seconds", "peak_bytes", "start_up")}
+        for start in (0, -2)
+    )  # fmt: skip
     return {
         "title": curve.title, "sizes": curve.case.describe(), "points": points, "slopes": slopes,
         "last_slopes": last, "expected": curve.expected, "why": curve.why,
@@ -218,10 +210,8 @@ def measure(name: str, curve: Curve, report: ProgressBars) -> dict[str, Any]:
 
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
     """Return the slope of the logarithms by least squares."""
-    xs, ys = ([math.log(value) for value in each] for each in (sizes, values))
-    middle, height = sum(xs) / len(xs), sum(ys) / len(ys)
-    over = sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True))
-    return over / sum((x - middle) ** 2 for x in xs)
+    logs = ([math.log(value) for value in each] for each in (sizes, values))
+    return linear_regression(*logs).slope
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
@@ -230,7 +220,6 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--tiny", action="store_true", help="two small points of each curve")
     parser.add_argument("--fresh", action="store_true", help="ignore the existing results")
     parser.add_argument("--commit", help="commit of the source if git is missing")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
@@ -244,16 +233,11 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         return {}
     where = machine(torch.device("cpu")) | {"threads": 1}
     commit = args.commit or source_commit()
-    path, curves = args.out / f"{args.name}.json", {}
-    if path.is_file() and not args.fresh and not commit.endswith(("-dirty", "unknown")):
-        found = read_json(path)
-        curves = found["curves"] if found["commit"] == commit else {}
+    curves = {} if args.fresh else earlier_result(args.out, args.name, commit).get("curves", {})
     result = {"name": args.name, "commit": commit, "machine": where, "curves": curves}
     report = ProgressBars()
-    wanted = [name for name in args.curves if name not in curves]
-    for name in wanted:
-        chosen = shrunken(CURVES[name]) if args.tiny else CURVES[name]
-        curves[name] = measure(name, chosen, report)
+    for name in (name for name in args.curves if name not in curves):
+        curves[name] = measure(name, CURVES[name], report)
         write_result(result, scaling_markdown(result), args.out)
     print(scaling_markdown(result))
     return result

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -25,9 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.contenders import Shape, build
-from benchmarks.turns import usual_step
-from magneto.files import write_text
+from benchmarks.bench_cases import Case
+from benchmarks.contenders import build
+from benchmarks.turns import timed, times_row, usual_step
+from magneto.files import read_json, write_text
 from magneto.training.logging import environment
 
 ROOT = Path(__file__).parents[1]
@@ -48,29 +48,24 @@ class Timed:
     first_seconds: float = 0.0
 
     def row(self, tokens: int) -> dict[str, Any]:
-        """Return the median in milliseconds with quartiles."""
-        low, median, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        """Return times of steps, tokens per second and memory."""
+        times = times_row(self.seconds)
         return {
             "contender": self.name,
             "mode": self.mode,
             "parameters": self.parameters,
-            "steps": len(self.seconds),
-            "median_ms": 1e3 * median,
-            "quartile_1_ms": 1e3 * low,
-            "quartile_3_ms": 1e3 * high,
-            "tokens_per_second": tokens / median,
+            **times,
+            "tokens_per_second": 1e3 * tokens / times["median_ms"],
             "step_memory_mib": self.peak_bytes / 2**20 or None,
             "first_step_seconds": self.first_seconds,
         }
 
 
-def make_step(
-    model: nn.Module, shape: Shape, device: torch.device, precision: str, run: Any
-) -> Any:
+def make_step(model: nn.Module, case: Case, device: torch.device, precision: str, run: Any) -> Any:
     """Return a function that takes one training step of `model`, called through `run`."""
     generator = torch.Generator().manual_seed(2)
-    size = (shape.batch, shape.length + 1)
-    window = torch.randint(shape.vocab_size, size, generator=generator).to(device)
+    size = (case.batch, case.length + 1)
+    window = torch.randint(case.vocab_size, size, generator=generator).to(device)
     tokens, targets = window[:, :-1].contiguous(), window[:, 1:].flatten()
 
     def loss() -> Tensor:
@@ -81,28 +76,13 @@ def make_step(
     return usual_step(model.parameters(), loss)
 
 
-def wait(device: torch.device) -> None:
-    """Wait until the device is idle."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def timed(step: Any, device: torch.device) -> float:
-    """Return the seconds of one step."""
-    wait(device)
-    start = time.perf_counter()
-    step()
-    wait(device)
-    return time.perf_counter() - start
-
-
-def prepare(name: str, shape: Shape, device: torch.device, mode: str, backend: str) -> Timed:
+def prepare(name: str, case: Case, device: torch.device, mode: str, backend: str) -> Timed:
     """Build a contender and take its first steps in bf16, "eager" or "compiled" by a backend."""
-    model = build(name, shape, device)
+    model = build(name, case, device)
     count = sum(p.numel() for p in model.parameters())
     run = torch.compile(model, backend=backend) if mode == "compiled" else model
-    entry = Timed(name, mode, count, make_step(model, shape, device, "bf16", run))
-    entry.first_seconds = timed(entry.step, device)
+    entry = Timed(name, mode, count, make_step(model, case, device, "bf16", run))
+    entry.first_seconds, _ = timed(entry.step, device)
     for _ in range(WARMUP):
         timed(entry.step, device)
     if device.type == "cuda":
@@ -122,7 +102,7 @@ def measure(entries: Sequence[Timed], rounds: int, device: torch.device, until: 
             return
         for entry in order.sample(entries, len(entries)):
             timed(entry.step, device)
-            entry.seconds += [timed(entry.step, device) for _ in range(TURN)]
+            entry.seconds += [timed(entry.step, device)[0] for _ in range(TURN)]
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
 
 
@@ -149,6 +129,15 @@ def source_commit() -> str:
     words = ["git", "-C", str(ROOT), "diff", "--quiet", "HEAD", "--", "src", "benchmarks/*.py"]
     changed = commit != "unknown" and subprocess.run(words, check=False).returncode
     return f"{commit}-dirty" if changed else commit
+
+
+def earlier_result(folder: Path, name: str, commit: str) -> dict[str, Any]:
+    """Return the result of an earlier run at this commit; {} if there is none."""
+    path = folder / f"{name}.json"
+    if commit.endswith(("-dirty", "unknown")) or not path.is_file():
+        return {}
+    found = read_json(path)
+    return found if found["commit"] == commit else {}
 
 
 def write_result(result: dict[str, Any], page: str, folder: Path) -> None:

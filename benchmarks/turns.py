@@ -31,6 +31,7 @@ TURN, MOST = 0.4, 10
 # Steps before the first turn that counts.
 WARMUP = 2
 CLEAR = Path("/proc/self/clear_refs")
+CPU = torch.device("cpu")
 # Of peers and of ours.
 LEARNING_RATE = 1e-4
 
@@ -112,16 +113,12 @@ def take_turns(
 
 def summary(entry: Entry) -> dict[str, Any]:
     """Return the row of an entry: medians and quartiles in milliseconds, memory in MiB."""
-    low, median, high = quantiles(entry.seconds, n=4, method="inclusive")
     peak_bytes = entry.found.get("peak_bytes")
     return {
         "contender": entry.name,
         "parameters": entry.found["parameters"],
         "losses": entry.found["losses"],
-        "steps": len(entry.seconds),
-        "median_ms": 1e3 * median,
-        "quartile_1_ms": 1e3 * low,
-        "quartile_3_ms": 1e3 * high,
+        **times_row(entry.seconds),
         "processor_median_ms": 1e3 * quantiles(entry.processor_seconds, n=2)[0],
         "peak_mib": None if peak_bytes is None else peak_bytes / 2**20,
     }
@@ -188,11 +185,30 @@ def play(pipe: Connection, small: Build, build: Build, threads: int) -> None:
     pipe.send({"peak_bytes": peak(before) if model is not None else None})
 
 
-def timed(step: Step) -> tuple[float, float]:
+def timed(step: Step, device: torch.device = CPU) -> tuple[float, float]:
     """Take one step; return its wall-clock seconds and its processor seconds."""
+    wait(device)
     wall, processor = time.perf_counter(), time.process_time()
     step()
+    wait(device)
     return time.perf_counter() - wall, time.process_time() - processor
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def times_row(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the number of timed steps, and the median in milliseconds with its quartiles."""
+    low, median, high = quantiles(seconds, n=4, method="inclusive")
+    return {
+        "steps": len(seconds),
+        "median_ms": 1e3 * median,
+        "quartile_1_ms": 1e3 * low,
+        "quartile_3_ms": 1e3 * high,
+    }
 
 
 def reset_peak() -> int | None:

@@ -174,6 +174,13 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the built-in text, which takes seconds to collect, by a short one."""
+    texts = [f"Return the sum of {n} and {n * n % 7} as a number.\n" * 6 for n in range(60)]
+    monkeypatch.setattr("magneto.data.documents.docstrings", lambda: texts)
+
+
+@pytest.fixture
 def without_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are drawn for pages alone: to embed its fonts is most of a PDF's time."""
     from magneto.lab.report.plot import Plot

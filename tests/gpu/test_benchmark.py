@@ -11,11 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 pytest.importorskip("transformers")
 
 from benchmarks import gpu
-from benchmarks.contenders import SHAPES, build
+from benchmarks.contenders import CASES, build
 from benchmarks.gpu_steps import step_flops
 from benchmarks.training_step import make_step
 
 
+@pytest.mark.usefixtures("few_texts")
 def test_a_tiny_run_measures_everything(device: torch.device, tmp_path: Path) -> None:
     words = ["--device", device.type, "--scale", "tiny", "--minutes", "9", "--out", str(tmp_path)]
     assert gpu.main(words) == 0
@@ -27,7 +28,7 @@ def test_a_tiny_run_measures_everything(device: torch.device, tmp_path: Path) ->
     assert {"magneto sub", "nanoGPT style"} <= {row["contender"] for row in rows}
     assert {row["mode"] for row in rows} == {"eager", "compiled"}
     # A share may be above one: on a CPU, products of 64 rows in bf16 are slower than a whole step.
-    flops, peak = step_flops(SHAPES["tiny"]), found["rate"]["bf16"]["measured"]
+    flops, peak = step_flops(CASES["tiny"]), found["rate"]["bf16"]["measured"]
     for row in rows:
         assert row["share_of_measured"] == pytest.approx(flops / (row["median_ms"] / 1e3) / peak)
     trained = found["language-model"]["rows"]
@@ -39,13 +40,13 @@ def test_a_tiny_run_measures_everything(device: torch.device, tmp_path: Path) ->
 
 
 def test_the_operations_of_a_step_are_counted_right() -> None:
-    shape = SHAPES["tiny"]
+    case = CASES["tiny"]
     cpu = torch.device("cpu")
-    model = build("magneto pre", shape, cpu)
-    take = make_step(model, shape, cpu, "fp32", model)
+    model = build("magneto pre", case, cpu)
+    take = make_step(model, case, cpu, "fp32", model)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         take()
-    assert counter.get_total_flops() == step_flops(shape)
+    assert counter.get_total_flops() == step_flops(case)
 
 
 def test_a_machine_without_a_gpu_is_told_so(capsys: pytest.CaptureFixture) -> None:

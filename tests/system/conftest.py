@@ -15,13 +15,6 @@ NEW = f"""train image-classification/tiny --model.width 16 --model.layers 1 --mo
 --model.ffn_width 16 --training.log_every 1 --training.warmup_steps 0 {STEPS}""".split()
 
 
-@pytest.fixture
-def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the built-in text, which takes seconds to collect, by a short one."""
-    texts = [f"Return the sum of {n} and {n * n % 7} as a number.\n" * 6 for n in range(60)]
-    monkeypatch.setattr("magneto.data.documents.docstrings", lambda: texts)
-
-
 @pytest.fixture(scope="session")
 def language_run(book: Path) -> Path:
     """A finished, read-only run of six steps."""

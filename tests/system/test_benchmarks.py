@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from benchmarks.contenders import CONTENDERS, SHAPES, build
+from benchmarks.contenders import CASES, CONTENDERS, build
 
-SHAPE = SHAPES["tiny"]
+CASE = CASES["tiny"]
 CPU = torch.device("cpu")
 
 
 def parameters(name: str) -> int:
-    return sum(p.numel() for p in build(name, SHAPE, CPU).parameters())
+    return sum(p.numel() for p in build(name, CASE, CPU).parameters())
 
 
 def test_contenders_of_one_placement_have_the_same_parameters() -> None:
@@ -21,7 +21,7 @@ def test_contenders_of_one_placement_have_the_same_parameters() -> None:
     pytest.importorskip("x_transformers")
     missing = counts.pop() - parameters("x-transformers")
     # Four bias vectors of attention per layer, and a bias for each layer norm.
-    assert missing == SHAPE.width * (4 * SHAPE.layers + 2 * SHAPE.layers + 1)
+    assert missing == CASE.width * (4 * CASE.layers + 2 * CASE.layers + 1)
 
 
 @pytest.mark.parametrize("name", CONTENDERS)
@@ -30,12 +30,12 @@ def test_contenders_are_causal(name: str) -> None:
     pytest.importorskip("x_transformers")
     if name == "torchscale":
         pytest.importorskip("torchscale.architecture.decoder")
-    model = build(name, SHAPE, CPU).eval()
-    tokens = torch.randint(SHAPE.vocab_size, (2, SHAPE.length))
+    model = build(name, CASE, CPU).eval()
+    tokens = torch.randint(CASE.vocab_size, (2, CASE.length))
     changed = tokens.clone()
-    changed[:, 20:] = (changed[:, 20:] + 1) % SHAPE.vocab_size
+    changed[:, 20:] = (changed[:, 20:] + 1) % CASE.vocab_size
     with torch.no_grad():
         first, second = model(tokens), model(changed)
-    assert first.shape == (2, SHAPE.length, SHAPE.vocab_size)
+    assert first.shape == (2, CASE.length, CASE.vocab_size)
     torch.testing.assert_close(first[:, :20], second[:, :20], atol=1e-5, rtol=0)
     assert (first[:, 20:] - second[:, 20:]).abs().max() > 1e-2
