@@ -159,8 +159,8 @@ def scaling_conditions(result: Found) -> str:
 
 def slopes_table(result: Found) -> Iterator[str]:
     """Yield the measured and the expected slope of every scaling curve."""
-    yield ("| size | time | time, last two | time, expected | memory | memory, expected | "
-           "start-up | reason |")  # fmt: skip
+    yield ("| size | time | time, two largest sizes | time, expected | memory | memory, expected | "
+           "start-up | reason for the expected slopes |")  # fmt: skip
     yield "|---|--:|--:|---|--:|---|--:|---|"
     for name, curve in result["curves"].items():
         time, memory = (expected(pair) for pair in curve["expected"])

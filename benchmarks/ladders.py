@@ -140,9 +140,9 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of predicted and measured values, and how often intervals held."""
     lines = ["# Held-out rungs: predicted and measured", "",
              "Made by `python -m benchmarks.ladders` from ladder-held-out.csv.", "",
-             "| quantity | rungs below | priors | values | inside the 80 % interval | "
-             "factor that intervals need | median error factor | median error factor of the rate "
-             "of the rung below | median error factor of that rate scaled by 1/size |",
+             "| quantity | smaller sizes used | priors | values | inside the 80 % interval | "
+             "width factor for 80 % | median error factor | median error factor of rule 1 | "
+             "median error factor of rule 2 |",
              "|---|--:|---|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
     for what in ("best_rate", "stable_rate", "loss", "gap"):
         for several, priors in product((False, True), ("earlier", "today's")):

@@ -77,12 +77,13 @@ CURVES = {
     ),
     "width": Curve(
         "width", model(4, 128, 4, 2, 128, 512), "width", (64, 128, 256, 512, 1024),
-        ((1, 2), (1, 2)), "activations grow with the width, weights and products with its square",
+        ((1, 2), (1, 2)), "activations grow in proportion to the width, weights and matrix products "
+        "with its square",
     ),
     "length": Curve(
         "length", model(4, 128, 4, 1, 128, 512), "length", (128, 256, 512, 1024, 2048, 4096),
-        ((1, 2), (0, 1)), "the products of attention grow with the square of the length and all "
-        "others with the length; attention stores nothing of square size",
+        ((1, 2), (0, 1)), "matrix products in attention grow with the square of the length, all "
+        "others in proportion to it; attention does not store the matrix of scores",
     ),
     "vocabulary": Curve(
         "vocabulary", model(2, 128, 4, 2, 128, 1024), "vocab_size", (1024, 4096, 16384, 65536),
@@ -90,8 +91,8 @@ CURVES = {
     ),
     "ranks": Curve(
         "ranks", model(6, 128, 4, 4, 128, 512), "ranks", (1, 2, 4),
-        ((0, 1), (0, 0)), "each rank has its own batch, so the slope of time is 0 while each rank "
-        "has a core, and 1 beyond; memory is that of one rank",
+        ((0, 1), (0, 0)), "each rank has its own batch, so time is constant while each rank has "
+        "its own core, and then proportional; memory is that of one rank",
     ),
 }  # fmt: skip
 

@@ -104,7 +104,7 @@ def predictions(rows: Sequence[Mapping[str, str]]) -> Figure:
     axes = figure.subplots()
     rates = [row for row in rows if row["what"] == "best_rate" and row["measured"]]
     for (colour, _, marker, _), name, several in zip(
-        SERIES, ("one rung below", "two or more rungs below"), (False, True), strict=False
+        SERIES, ("from one smaller size", "from two or more smaller sizes"), (False, True), strict=False
     ):
         mine = [row for row in rates if (" " in row["from"]) == several]
         if not mine:

@@ -64,7 +64,7 @@ def steps_table(bench: dict[str, Any]) -> Iterator[str]:
 
 def shapes_table(bench: dict[str, Any]) -> Iterator[str]:
     """Yield a table of relative times of steps, a row for each field and shape."""
-    head = ["field", "shape", "Magneto Sub-LN, ms", "products alone", "Magneto Pre-LN", PEERS[0],
+    head = ["field", "shape", "Magneto Sub-LN, ms", "matrix products alone", "Magneto Pre-LN", PEERS[0],
             "plain torch, memory kept", *PEERS[1:], "other"]  # fmt: skip
     yield f"| {' | '.join(head)} |"
     yield f"|---|---|{'--:|' * (len(head) - 3)}---|"
@@ -121,8 +121,8 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
     rungs = {(row["ladder"], row["size"]) for row in rows}
     yield (
         f"Each of {len({row['ladder'] for row in rows})} ladders trains models of increasing size. "
-        f"The results of {len(rungs)} sizes were predicted before these sizes were trained, "
-        "for each placement."
+        f"For {len(rungs)} sizes, the results of each placement were predicted from smaller sizes "
+        "before training."
     )
     for priors in ("today's", "earlier"):
         held = {}
@@ -140,8 +140,9 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
     off, below, inverse = (median(float(row[name]) for row in rates)
                            for name in ("off", "off_below", "off_inverse"))  # fmt: skip
     yield (
-        f"The predicted best rates were off by a median factor of {off:.2f}. The best rates of the "
-        f"size below were off by {below:.2f}, and those rates scaled by 1/size by {inverse:.2f}."
+        f"The median error of the predicted best rates is a factor of {off:.2f}. Two trivial rules "
+        f"have {below:.2f} (take the best rate of the next smaller size) and {inverse:.2f} (scale "
+        "that rate by 1/size)."
     )
 
 
@@ -193,8 +194,8 @@ def placements_answer(found: Sequence[dict[str, Any]]) -> Iterator[str]:
                      if not math.isnan(pre + sub))  # fmt: skip
     gains, loses, unsure = (trends[sign] or "none" for sign in (-1, 1, 0))
     larger, equal, smaller = (orders[sign] or "none" for sign in (1, 0, -1))
-    yield (f"**Of {len(found)} ladders, Sub-LN gains on Pre-LN as size grows in {gains}, and falls "
-           f"behind in {loses}. In {unsure}, the trend is not resolved. At the largest size, "
+    yield (f"**As size grows, Sub-LN gains on Pre-LN in {gains} of {len(found)} ladders and loses "
+           f"in {loses}. In {unsure}, the interval of the trend contains 0. At the largest size, "
            f"Sub-LN's largest stable rate is larger than Pre-LN's in {larger}, equal in {equal} "
            f"and smaller in {smaller}.**")  # fmt: skip
 
