@@ -52,6 +52,10 @@ from magneto.weights import StoredTensor, find_weights, open_tensors
 # Texts of each validation set per evaluation batch, and texts per batch of predictions.
 EVALUATION_BATCH = 64
 VALIDATION_DIGEST_FILE = "data-validation.digest"
+# Imbalance is reported if the largest class has this share of the training texts,
+LARGEST = 0.8
+# or if the smallest class is this many times smaller than an equal share.
+SMALLEST = 10
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,9 @@ class TextClassification(Task):
             warn_unlearnt(pretrained_run(self.model_config), progress)
         progress.say(f"{self.data_config.source}: {self.texts.counts.describe(ROWS)}, "
                      f"{len(self.labels) or 'no'} classes")  # fmt: skip
+        values = label_values(self.texts.train, self.labels)
+        if warning := "" if self.data_config.regression else imbalance_warning(values, self.labels):
+            progress.say(warning)
         given, most = self.data_config.max_length, self.model_config.max_length
         if given is None:
             self.data_config = replace(self.data_config, max_length=self._derived_length(most))
@@ -260,6 +267,12 @@ class TextClassification(Task):
 
         Metrics of a second validation set have its name as a suffix ("accuracy_mismatched").
         """
+        metrics = self._metrics(sums, predictions)
+        for line in score_warnings(metrics, self.labels):
+            self._progress.say(line)
+        return metrics
+
+    def _metrics(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         sets, predicted, labels = (
             torch.cat(parts).numpy() for parts in zip(*predictions, strict=True)
         )
@@ -281,7 +294,7 @@ class TextClassification(Task):
             constant, sums[name] = constant_prediction(train, known, len(self.labels))
             values = (np.full(len(known), number), constant, known)
             predictions.append(tuple(map(torch.from_numpy, values)))
-        return self.summarise(sums, predictions)
+        return self._metrics(sums, predictions)
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[TextPair]) -> list[TextPrediction]:
@@ -391,6 +404,30 @@ def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]
         }
     constant = np.ptp(predicted) == 0 or np.ptp(labels) == 0
     return {name: 0.0 if constant else float(each.statistic) for name, each in results.items()}
+
+
+def imbalance_warning(values: np.ndarray, labels: Sequence[str]) -> str:
+    """Return a warning of class imbalance; "" if classes are balanced enough."""
+    shares = np.bincount(values, minlength=len(labels)) / max(len(values), 1)
+    large, small = int(shares.argmax()), int(shares.argmin())
+    if shares[large] < LARGEST and shares[small] * len(labels) * SMALLEST >= 1:
+        return ""
+    return (
+        f"Imbalanced classes: {labels[large]!r} has {shares[large]:.1%} of the training texts, "
+        f"{labels[small]!r} has {shares[small]:.1%}. Always predicting {labels[large]!r} gives "
+        f"{shares[large]:.1%} accuracy. Consider f1 or matthews (--data.metric f1)."
+    )
+
+
+def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[str]:
+    """Return a line that explains an F1 or a Matthews correlation of 0; [] for other scores."""
+    if metrics.get("f1") == 0 and len(labels) == 2:
+        return [f"f1 is 0: the positive class {labels[1]!r} was never predicted correctly. The "
+                f"second of data.labels ({', '.join(labels)}) is the positive class."]  # fmt: skip
+    if metrics.get("matthews") == 0:
+        return ["matthews is 0: predictions do not correlate with the labels, or are all the same "
+                "class."]  # fmt: skip
+    return []
 
 
 def constant_prediction(

@@ -18,8 +18,10 @@ from magneto.language.classification import (
     TextClassification,
     check_pretrained,
     class_scores,
+    imbalance_warning,
     number_scores,
     pretrained_weights,
+    score_warnings,
 )
 from magneto.language.config import (
     GLUE,
@@ -286,3 +288,13 @@ def test_scores() -> None:
     assert all(math.isnan(value) for value in none.values())
     with pytest.raises(ValueError, match="two predictions or more, not 1"):
         number_scores(np.array([1.0]), np.array([2.0]))
+
+
+def test_classes_of_unequal_size_and_scores_of_0_are_remarked_on() -> None:
+    line = imbalance_warning(np.array([0] * 90 + [1] * 10), ("no", "yes"))
+    assert "'no' has 90.0%" in line and "'yes' has 10.0%" in line and "--data.metric f1" in line
+    assert imbalance_warning(np.array([0] * 70 + [1] * 30), ("no", "yes")) == ""
+    zero = {"accuracy": 0.9, "f1": 0.0, "matthews": 0.0}
+    (line,) = score_warnings(zero, ("no", "yes"))
+    assert "f1 is 0" in line and "'yes'" in line and "data.labels (no, yes)" in line
+    assert score_warnings({"f1": 0.5, "matthews": 0.2}, ("no", "yes")) == []
