@@ -77,8 +77,8 @@ CURVES = {
     ),
     "width": Curve(
         "width", model(4, 128, 4, 2, 128, 512), "width", (64, 128, 256, 512, 1024),
-        ((1, 2), (1, 2)), "activations grow in proportion to the width, weights and matrix products "
-        "with its square",
+        ((1, 2), (1, 2)), "activations grow in proportion to the width, weights and matrix "
+        "products with its square",
     ),
     "length": Curve(
         "length", model(4, 128, 4, 1, 128, 512), "length", (128, 256, 512, 1024, 2048, 4096),

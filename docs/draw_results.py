@@ -103,9 +103,8 @@ def predictions(rows: Sequence[Mapping[str, str]]) -> Figure:
     figure = Figure(figsize=(5.2, 3.4), dpi=72, layout="constrained")
     axes = figure.subplots()
     rates = [row for row in rows if row["what"] == "best_rate" and row["measured"]]
-    for (colour, _, marker, _), name, several in zip(
-        SERIES, ("from one smaller size", "from two or more smaller sizes"), (False, True), strict=False
-    ):
+    names = ("from one smaller size", "from two or more smaller sizes")
+    for (colour, _, marker, _), name, several in zip(SERIES, names, (False, True), strict=False):
         mine = [row for row in rates if (" " in row["from"]) == several]
         if not mine:
             continue

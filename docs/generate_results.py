@@ -64,8 +64,8 @@ def steps_table(bench: dict[str, Any]) -> Iterator[str]:
 
 def shapes_table(bench: dict[str, Any]) -> Iterator[str]:
     """Yield a table of relative times of steps, a row for each field and shape."""
-    head = ["field", "shape", "Magneto Sub-LN, ms", "matrix products alone", "Magneto Pre-LN", PEERS[0],
-            "plain torch, memory kept", *PEERS[1:], "other"]  # fmt: skip
+    head = ["field", "shape", "Magneto Sub-LN, ms", "matrix products alone", "Magneto Pre-LN",
+            PEERS[0], "plain torch, memory kept", *PEERS[1:], "other"]  # fmt: skip
     yield f"| {' | '.join(head)} |"
     yield f"|---|---|{'--:|' * (len(head) - 3)}---|"
     for cell in bench["cells"].values():
