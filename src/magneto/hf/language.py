@@ -25,6 +25,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED
@@ -48,6 +49,9 @@ from magneto.language.models import (
 )
 from magneto.nn.config import RELATIVE_POSITIONS
 from magneto.translation.model import TranslationModel
+
+# peft's prefix tuning and code for older versions give the cache its name before transformers 5.24.
+with_old_cache_name = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
 
 
 class MagnetoTextModel(MagnetoPreTrainedModel):
@@ -133,6 +137,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         """Return the class name that Trainer expects, also for FSDP's subclasses."""
         return "MagnetoForCausalLM"
 
+    @with_old_cache_name
     @can_return_tuple
     def forward(
         self,
@@ -440,6 +445,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
         return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
 
+    @with_old_cache_name
     @can_return_tuple
     def forward(
         self,

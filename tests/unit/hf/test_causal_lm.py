@@ -165,21 +165,29 @@ def test_inputs_embeds_equal_tokens(scale: str) -> None:
             model(**given)
 
 
-def test_prompt_tuning() -> None:
-    """With peft's learned vectors before the text, logits equal those for all vectors."""
+def test_prompt_and_prefix_tuning() -> None:
+    """peft's learned vectors precede the text, in the input or in the cache."""
     peft = pytest.importorskip("peft")
-    model = causal()
-    how = peft.PromptTuningConfig(
-        task_type="CAUSAL_LM", num_virtual_tokens=3, token_dim=16, num_layers=2,
-        num_attention_heads=2,
-    )  # fmt: skip
-    tuned = peft.get_peft_model(model, how)
-    output = tuned(input_ids=IDS, attention_mask=torch.ones_like(IDS), labels=IDS)
-    output.loss.backward()
-    trained = {name for name, weight in tuned.named_parameters() if weight.grad is not None}
-    assert trained == {"prompt_encoder.default.embedding.weight"}
+    model, mask = causal(), torch.ones_like(IDS)
+    sizes = {"num_virtual_tokens": 3, "token_dim": 16, "num_layers": 2, "num_attention_heads": 2}
+
+    def trained(config: Any) -> tuple[Any, torch.Tensor]:
+        tuned = peft.get_peft_model(model, config)
+        output = tuned(input_ids=IDS, attention_mask=mask, labels=IDS)
+        output.loss.backward()
+        names = {name for name, weight in tuned.named_parameters() if weight.grad is not None}
+        assert names == {"prompt_encoder.default.embedding.weight"}
+        return tuned, output.logits
+
+    tuned, logits = trained(peft.PromptTuningConfig(task_type="CAUSAL_LM", **sizes))
     vectors = torch.cat([tuned.get_prompt(2), model.get_input_embeddings()(IDS)], 1)
-    assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
+    assert torch.equal(logits, model(inputs_embeds=vectors).logits)
+    how: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    written = tuned.generate(input_ids=IDS, attention_mask=mask, use_cache=False, **how)
+    assert torch.equal(written[:, 9:], model.generate(inputs_embeds=vectors, **how))
+    tuned, logits = trained(peft.PrefixTuningConfig(task_type="CAUSAL_LM", **sizes))
+    assert torch.equal(logits, model(IDS, cache=tuned.get_prompt(2)).logits)
+    assert not torch.allclose(logits, model(IDS).logits)
 
 
 def test_generate_and_impossible_sampling(tmp_path: Path) -> None:

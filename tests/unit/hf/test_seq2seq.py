@@ -39,6 +39,16 @@ def test_generation_with_cache_equals_without(positions: str, beams: int, kind: 
     assert torch.equal(alone, written[1, : len(alone)])
 
 
+def test_the_cache_has_its_name_before_transformers_5_24_too() -> None:
+    model, target = translator(), IDS[:, :4]
+    whole = model(IDS, decoder_input_ids=target).logits
+    for name in ("cache", "past_key_values"):
+        first = model(IDS, decoder_input_ids=target[:, :3], use_cache=True)
+        held = {name: first.cache}
+        last = model(IDS, decoder_input_ids=target[:, 3:], **held).logits
+        assert (last - whole[:, 3:]).abs().max() <= 1e-4
+
+
 def test_loss_and_decoder_inputs() -> None:
     model = translator(pad_token_id=7)
     labels = IDS[:, :5].clone()
