@@ -11,7 +11,7 @@ import pytest
 
 from magneto.data.problems import DataProblems
 from magneto.vision_language.config import QuestionAnsweringDataConfig
-from magneto.vision_language.questions import load_questions
+from magneto.vision_language.question_answering import load_questions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

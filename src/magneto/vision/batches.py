@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans, example_stream, shuffled
@@ -96,18 +97,10 @@ def image_stream(
             for number, draw in zip(numbers, draws, strict=True)
         ]
         others = torch.tensor([n for _, n in made]) != torch.from_numpy(numbers)
-        batch = {**stacked([values for values, _ in made]), "broken": others}
+        batch = {**default_collate([values for values, _ in made]), "broken": others}
         return finish(batch, numbers, draws)
 
     return example_stream(shuffled(count, batch_size, seed, repeats), make)
-
-
-def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Stack the arrays and numbers of examples, by name."""
-    return {
-        name: torch.from_numpy(np.stack([values[name] for values in examples]))
-        for name in examples[0]
-    }
 
 
 def evaluation_images(

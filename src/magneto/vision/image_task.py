@@ -155,13 +155,10 @@ class ImageTask(ImageInputTask):
         Keys are "images", "labels" and "broken". `normalisation` replaces that of the model.
         """
         input_format = self.input_format_of(self.splits.train.peak, normalisation)
-
-        def label(batch: dict[str, Tensor], rows: np.ndarray) -> dict[str, Tensor]:
-            return {**batch, "labels": torch.from_numpy(split.labels_of(rows))}
-
         return evaluation_images(
             split, validation_transform(self.data_config, input_format), input_format.blank,
-            self.evaluation_batch, label,
+            self.evaluation_batch,
+            lambda batch, rows: {**batch, "labels": torch.from_numpy(split.labels_of(rows))},
         )  # fmt: skip
 
     def validation_batches(self) -> LazyBatches:

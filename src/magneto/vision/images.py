@@ -297,10 +297,7 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
         columns["mask"] = media_column(table, mask)
     found = with_images(replace(table, columns=columns), "image", counts)
     if mask is not None:
-        absent = int((~columns["mask"].present()[found.rows]).sum())
-        if absent == len(found):
-            return replace(found, columns={"image": columns["image"], "label": columns["label"]})
-        counts[WITHOUT_MASK] += absent
+        counts[WITHOUT_MASK] += int((~columns["mask"].present()[found.rows]).sum())
     return found
 
 
@@ -389,7 +386,7 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     The folder has images/ beside annotations/ or masks/, and each of these may be divided into
     training/ and validation/ (as ADE20k). Or it has train/ beside trainannot/ (as CamVid). A mask
     has the image's name with another file ending. A split without masks, such as a test split, is
-    counted and left out.
+    left out.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
@@ -398,8 +395,6 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
         parts = {path.name.lower(): (path, masks / path.name) for path in images.iterdir()}
         splits = standard_splits(parts)
         there = {name: pair for name, pair in splits.items() if pair[1].is_dir()}
-        bare = [pair[0] for name, pair in splits.items() if there and name not in there]
-        counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
         pairs: Mapping[str, tuple[Path, Path]] = there or {"train": (images, masks)}
     else:
         pairs = standard_splits({

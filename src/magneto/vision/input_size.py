@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -96,9 +95,9 @@ class ImageInputTask(Task):
         """Return the size of the data, and the number of its problems."""
         return self.splits.describe(self.rows)
 
-    @abstractmethod
     def check(self) -> None:
         """Raise ValueError if model and data do not fit together."""
+        return None
 
     def shared_input(self) -> tuple[Path, Any] | None:
         """Return a run whose image size this model must share, and its model's configuration."""

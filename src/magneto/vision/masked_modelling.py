@@ -28,13 +28,7 @@ from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig, require
 from magneto.vision.image_task import ImageTask, count_patches
 from magneto.vision.models import ImageEncoder
-from magneto.vision.targets import (
-    SAMPLED_BATCHES,
-    BlockMasking,
-    CodePrediction,
-    CodeTargets,
-    load_targets,
-)
+from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodePrediction
 
 
 class PatchAggregation(nn.Module):
@@ -116,24 +110,17 @@ class ImageModelling(CodePrediction, ImageTask):
     data_config: ImageModellingDataConfig
 
     @cached_property
-    def masking(self) -> BlockMasking:
+    def patches(self) -> BlockMasking:
         grid = self.model_config.grid
         return BlockMasking(grid.rows, grid.columns, self.data_config.mask_ratio)
 
-    @cached_property
-    def targets(self) -> CodeTargets:
-        """Frozen image tokenizer, on the CPU until training moves it."""
-        config, data = self.model_config, self.data_config
-        return load_targets(
-            data.image_tokenizer, config, data.normalisation, self.seed,
-            lambda: self.fixed_batches(self.splits.train, "half"),
-        )  # fmt: skip
+    def plain_batches(self) -> LazyBatches:
+        return self.fixed_batches(self.splits.train, "half")
 
     def check(self) -> None:
         super().check()
         if self.data_config.augmentation.erasing:
             raise ValueError("data.augmentation.erasing must be 0: erased patches have no code")
-        self.report_codes(self.masking.count)
 
     def build_model(self) -> MaskedImageModel:
         codes = self.model_config.codes or self.codes()
@@ -141,10 +128,10 @@ class ImageModelling(CodePrediction, ImageTask):
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
         image = self.augmentation(self.splits.train.open(index), random)
-        return {"images": image, "hidden": self.masking.draw(random)}
+        return {"images": image, "hidden": self.patches.draw(random)}
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        hidden = torch.arange(self.masking.count).repeat(examples, 1)
+        hidden = torch.arange(self.patches.count).repeat(examples, 1)
         return {**super().dummy_batch(examples), "hidden": hidden}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
@@ -161,7 +148,7 @@ class ImageModelling(CodePrediction, ImageTask):
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
             draws = (np.random.default_rng([EVALUATION_SEED, int(row)]) for row in rows)
-            hidden = np.stack([self.masking.draw(random) for random in draws])
+            hidden = np.stack([self.patches.draw(random) for random in draws])
             return {**batches.make(rows), "hidden": torch.from_numpy(hidden)}
 
         return LazyBatches(batches.plans, make)
@@ -191,9 +178,6 @@ class ImageModelling(CodePrediction, ImageTask):
         hidden = [codes_of(b).gather(1, b["hidden"][~b["broken"]]).flatten() for b in held]
         asked = count_numbers(torch.cat(hidden).numpy(), size)
         return self.summarise(frequency_sums(train, asked), ())
-
-    def digests(self) -> list[str]:
-        return [*super().digests(), self.targets.digest()]
 
 
 @torch.no_grad()

@@ -275,8 +275,12 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
     pieces = (torch.stack(windows[i : i + WINDOWS]) for i in range(0, len(windows), WINDOWS))
     answers = (resize(logits[None].float(), size)[0] for p in pieces for logits in model(p).main)
     for own, wide, image in zip(places, large, images, strict=True):
-        mean = mean_of_windows(answers, own, wide.shape[1:])
-        yield mean[:, : image.shape[1], : image.shape[2]]
+        total = torch.zeros(model.config.classes, *wide.shape[1:], device=wide.device)
+        count = total.new_zeros(1, *wide.shape[1:])
+        for place in own:
+            total[:, *place] += next(answers)
+            count[:, *place] += 1
+        yield (total / count)[:, : image.shape[1], : image.shape[2]]
 
 
 def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> Iterator[Place]:
@@ -291,20 +295,6 @@ def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> I
     for top in rows:
         for left in columns:
             yield slice(top, top + window[0]), slice(left, left + window[1])
-
-
-def mean_of_windows(
-    answers: Iterator[Tensor], places: Sequence[Place], size: Sequence[int]
-) -> Tensor:
-    """Return an image's mean logits, (classes, height, width), over its windows."""
-    first = next(answers)
-    total = first.new_zeros(len(first), *size)
-    count = first.new_zeros(1, *size)
-    for place in places:
-        answer = first if place is places[0] else next(answers)
-        total[:, *place] += answer
-        count[:, *place] += 1
-    return total / count
 
 
 def at_least(image: Tensor, size: Sequence[int]) -> Tensor:

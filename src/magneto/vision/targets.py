@@ -7,7 +7,9 @@ trained codebook (VQ-KD, arXiv 2208.06366) or the centres of k-means of the patc
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import Projection
-from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageTokenizerConfig, require
+from magneto.vision.config import BUILTIN_TOKENIZER, ImageInputConfig, ImageTokenizerConfig, require
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
@@ -261,14 +263,15 @@ def patch_pixels(images: Tensor, size: int) -> Tensor:
 class PatchTokenizer(nn.Module):
     """Image tokenizer without an encoder: k-means of the patches' own pixels.
 
-    `batches` are images in [-1, 1], (batch, channels, height, width).
+    `config` is an `ImageInputConfig` with `codes`. `batches` are images in [-1, 1], (batch,
+    channels, height, width).
     """
 
     vectors: Tensor
 
     def __init__(
         self,
-        config: ImageModelConfig,
+        config: Any,
         batches: Iterable[Tensor],
         seed: int,
         iterations: int = K_MEANS_ITERATIONS,
@@ -327,12 +330,27 @@ class CodeTargets(nn.Module):
 
 
 class CodePrediction(ImageInputTask):
-    """Task that predicts codes of masked patches, which a frozen image tokenizer gives."""
+    """Task that predicts codes of masked patches, which a frozen image tokenizer gives.
 
-    targets: Any
+    Attributes:
+        patches: Masking of patches.
+    """
+
+    patches: Any
 
     def shared_input(self) -> tuple[Path, Any] | None:
         return tokenizer_run(self.data_config.image_tokenizer)
+
+    @abstractmethod
+    def plain_batches(self) -> Iterable[dict[str, Any]]:
+        """Return batches of training images in [-1, 1] without augmentation."""
+
+    @cached_property
+    def targets(self) -> CodeTargets:
+        """Frozen image tokenizer, on the CPU until training moves it."""
+        data = self.data_config
+        return load_targets(data.image_tokenizer, self.model_config, data.normalisation, self.seed,
+                            self.plain_batches)  # fmt: skip
 
     def codes(self) -> int:
         """Return the number of codes; ValueError if the recipe sets another number."""
@@ -342,12 +360,17 @@ class CodePrediction(ImageInputTask):
                              "do not set model.codes")  # fmt: skip
         return codes
 
-    def report_codes(self, masked: int) -> None:
-        self._progress.say(f"{self.data_config.image_tokenizer}: {self.codes()} codes; {masked} of "
-                           f"{self.model_config.patches} patches are masked")  # fmt: skip
+    def check(self) -> None:
+        super().check()
+        self._progress.say(f"{self.data_config.image_tokenizer}: {self.codes()} codes; "
+                           f"{self.patches.count} of {self.model_config.patches} patches are "
+                           "masked")  # fmt: skip
 
     def companion(self) -> nn.Module:
         return self.targets
+
+    def digests(self) -> list[str]:
+        return [*super().digests(), self.targets.digest()]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         return super().save_assets(directory) | {"model.codes": self.codes()}
@@ -355,7 +378,7 @@ class CodePrediction(ImageInputTask):
 
 def load_targets(
     name: str,
-    config: ImageModelConfig,
+    config: Any,
     normalisation: str,
     seed: int,
     batches: Callable[[], Iterable[Any]],
@@ -363,9 +386,10 @@ def load_targets(
     """Return a frozen image tokenizer, on the CPU.
 
     `name` is the directory of a run, builtin:patches, or builtin:noise (random codes, for
-    planning). For builtin:patches, `batches` returns batches of training images in [-1, 1].
-    `normalisation` is that of the model's images. A run whose image sizes differ from
-    the model's raises ValueError, and so does a missing number of codes if `name` is not a run.
+    planning). `config` is an `ImageInputConfig` with `codes`. For builtin:patches, `batches`
+    returns batches of training images in [-1, 1]. `normalisation` is that of the model's images. A
+    run whose image sizes differ from the model's raises ValueError, and so does a missing number of
+    codes if `name` is not a run.
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)
@@ -393,7 +417,7 @@ def tokenizer_run(name: str) -> tuple[Path, Any] | None:
     return run, resolved_recipe(run, {}).model
 
 
-def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
+def load_tokenizer(run: Path, model: ImageInputConfig) -> ImageTokenizer:
     """Open the tokenizer of a run, on the CPU; see `load_targets`."""
     from magneto.runs import load_run, run_task
 

@@ -90,12 +90,6 @@ class PairPoolingConfig(FineTunedConfig):
     statements also the text's `<s>`. "mask_token": the feature of a `<mask>` appended to the
     words, as for masked words in pre-training."""
 
-    @rule
-    def _a_text_has_a_word(self) -> Iterator[str]:
-        if self.ends_in_mask and self.max_length is not None and self.max_length < 4:
-            yield (f"max_length must be at least 4, not {self.max_length}: with pooling mask_token "
-                   "a text is <s>, words, <mask>, </s>")  # fmt: skip
-
     @property
     def ends_in_mask(self) -> bool:
         return self.pooling == "mask_token"

@@ -31,15 +31,11 @@ QUERIES, RETRIEVED = 4, 3
 def some_rows(task: PairTask) -> np.ndarray:
     """Return some validation rows with different texts that have words, int64."""
     texts, tokens = task.splits.validation.values(task.column), task.validation_tokens
-    rows: list[int] = [
-        row
-        for row in evaluation_order(len(tokens))[:SEARCHED_ROWS].tolist()
-        if len(tokens[row]) > 2
-    ]
     first: dict[str, int] = {}
-    for row in rows:
-        first.setdefault(texts[row], row)
-    return np.array([*dict.fromkeys([*first.values(), *rows])][:TEXTS], np.int64)
+    for row in evaluation_order(len(tokens))[:SEARCHED_ROWS].tolist():
+        if len(tokens[row]) > 2:
+            first.setdefault(texts[row], row)
+    return np.array([*first.values()][:TEXTS], np.int64)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from magneto.data.cache import content_digest
 from magneto.data.problems import Counts
@@ -39,11 +40,10 @@ from magneto.vision.batches import (
     evaluation_images,
     image_stream,
     read_image,
-    stacked,
 )
-from magneto.vision.config import AugmentationConfig, ImageDataConfig, ImageModelConfig
+from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
-from magneto.vision.targets import BlockMasking, CodePrediction, CodeTargets, load_targets
+from magneto.vision.targets import BlockMasking, CodePrediction
 from magneto.vision.transforms import CentreCrop, validation_transform
 from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.model import MaskedDataModel
@@ -169,7 +169,7 @@ def pair_examples(
 
 
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-    """Return a batch, given stacked examples of each stream in `PARTS`, by the stream's name.
+    """Return a batch, given collated examples of each stream in `PARTS`, by the stream's name.
 
     "images" are images alone, then those of pairs. "masked" is a `MaskedSamples`. "words" are the
     targets of masked words (masked words,), and "blank" is boolean (images,).
@@ -207,7 +207,7 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])
     ]
-    return {name: value[: len(numbers)] for name, value in stacked(rows).items()}
+    return {name: value[: len(numbers)] for name, value in default_collate(rows).items()}
 
 
 def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
@@ -331,20 +331,9 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         )  # fmt: skip
         return Masking(config, self.tokenizer)
 
-    @cached_property
-    def targets(self) -> CodeTargets:
-        """Frozen image tokenizer, on the CPU until training moves it."""
-        model, data = self.model_config, self.data_config
-        shape = ImageModelConfig(
-            image_size=model.image_size, patch_size=model.patch_size, channels=model.channels,
-            codes=model.codes,
-        )  # fmt: skip
-
-        def batches() -> LazyBatches:
-            images, blank = self.images[TRAIN], self.input_format_of().blank
-            return evaluation_images(images, self.crop(images, "half"), blank, EVALUATION_BATCH)
-
-        return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
+    def plain_batches(self) -> LazyBatches:
+        images, blank = self.images[TRAIN], self.input_format_of().blank
+        return evaluation_images(images, self.crop(images, "half"), blank, EVALUATION_BATCH)
 
     def crop(self, split: ImageSplit, normalisation: str | None = None) -> CentreCrop:
         return validation_transform(
@@ -363,10 +352,6 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         )
         return (f"{pairs}; single modalities: {len(self.images[TRAIN]):,} images and "
                 f"{len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
-
-    def check(self) -> None:
-        super().check()
-        self.report_codes(self.patches.count)
 
     def build_model(self) -> MaskedDataModel:
         config = self.sized_config()
@@ -449,7 +434,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
                 row = np.full(lengths[name], word)
                 seen, targets = self.word_masking(name)(row, np.random.default_rng(0))
                 piece |= {"seen": seen, "targets": targets, "length": len(row)}
-            pieces[name] = stacked([piece] * max(1, round(examples * share / sum(shares))))
+            pieces[name] = default_collate([piece] * max(1, round(examples * share / sum(shares))))
         return join_examples(self.model_config.image_tokens, pieces)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
@@ -512,7 +497,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     def digests(self) -> list[str]:
         texts = [np.asarray(texts.tokens) for texts in (*self.texts, *self.paired_texts)]
         images = [split.digest for split in self.images]
-        return [*super().digests(), *images, self.targets.digest(), content_digest(*texts)]
+        return [*super().digests(), *images, content_digest(*texts)]
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:

@@ -1,11 +1,25 @@
-"""Visual question answering: a question about an image has an answer from a list (VQA v2)."""
+"""Visual question answering: a question about an image has an answer from a list.
+
+Questions come from VQA v2's files, from any table, or are about rendered scenes. VQA v2's files are
+questions and annotations in JSON, and COCO's images:
+
+    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in FOLDER/vqa/, .json.gz too)
+    FOLDER/v2_mscoco_train2014_annotations.json
+    FOLDER/train2014/COCO_train2014_000000000009.jpg
+
+The files of val2014, test2015 and test-dev2015 have the same form. test2015 and test-dev2015
+have the same images and no annotations.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -13,24 +27,96 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.data.files import existing_path, non_negative_integer, read_list
+from magneto.data.media import Files
+from magneto.data.problems import BadRecord, Counts, DataProblems, read_each
+from magneto.data.sources import parse_source
 from magneto.data.stream import BatchStream
-from magneto.files import write_json
+from magneto.data.table import Table, table_of_columns
+from magneto.files import user_path, write_json
+from magneto.progress import SILENT, Progress
+from magneto.runs import open_run
 from magneto.training.task import Figure
-from magneto.vision_language.answers import answer_scores, question_only_answers, read_answers
+from magneto.vision.images import ImageSplit, ImageSplits
+from magneto.vision_language.answers import (
+    ANNOTATORS,
+    answer_scores,
+    answerable,
+    gather_targets,
+    known_answers,
+    normalise_answer,
+    question_only_answers,
+    read_answers,
+    share_known,
+)
 from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
 from magneto.vision_language.finetuning import NO_ANSWER, PairTask
 from magneto.vision_language.model import QuestionAnswerer
-from magneto.vision_language.questions import (
-    HELD_OUT_FILE,
-    Questions,
-    check_held_out,
-    image_keys,
-    load_questions,
-    without_answers,
+from magneto.vision_language.scenes import scene_questions
+from magneto.vision_language.tables import (
+    EVALUATION_BATCH,
+    find_columns,
+    load_rows,
+    read_tables,
+    with_words,
 )
-from magneto.vision_language.tables import EVALUATION_BATCH
 
-ANSWERS_FILE = "answers.json"
+QUESTION_FILE = "v2_OpenEnded_mscoco_{split}_questions.json"
+ANNOTATION_FILE = "v2_mscoco_{split}_annotations.json"
+# Folders below the source that may have these files.
+INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
+ANNOTATED = ("train2014", "val2014")
+WITHOUT_ANSWERS = ("test-dev2015", "test2015")
+LEAST = 9
+"""Smallest number of occurrences of an answer in VQA v2's answer list."""
+COLUMNS = ("image", "question", "answers", "majority", "kind", "id")
+ANSWERS_FILE, HELD_OUT_FILE = "answers.json", "validation-images.json"
+"""Names of the files of the answer list and of validation images in a run's assets."""
+# Folder of the images that "held_out" divides into training and validation images.
+DIVIDED = "val2014/"
+
+# Kinds of problems that are counted while a set is read.
+DUPLICATES = "questions left out because of a duplicate id"
+ANNOTATED_TWICE = "annotations left out because the question already has one"
+UNANNOTATED = "questions left out because of a missing annotation"
+UNASKED = "annotations left out because of a missing question"
+EMPTY_QUESTIONS = "empty questions"
+UNKNOWN_TRAINING = "training questions left out because no given answer is in the answer list"
+UNKNOWN_VALIDATION = "validation questions without a right answer in the list (they score 0)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions(ImageSplits):
+    """Questions with columns "question", "answers", "majority", "kind" and "id".
+
+    Training questions have an image and an answer in the list. Targets are those of
+    `gather_targets`. `answerable` is True for a validation question for which an answer of the list
+    scores above 0. `coverage` has the shares of the annotators' answers to training questions that
+    are in the list, by the look-ups "raw" and "normalised".
+    """
+
+    answers: list[str]
+    train_targets: Any
+    validation_targets: Any
+    answerable: np.ndarray
+    coverage: tuple[float, float]
+
+    @cached_property
+    def answered(self) -> bool:
+        """Whether the validation questions have answers, as all but VQA v2's test sets do."""
+        return any(self.validation.values("answers"))
+
+    def describe(self, rows: str = "questions") -> str:
+        if not self.answered:
+            alone = {"questions without public answers": len(self.validation),
+                     "answers in the list": len(self.answers)}  # fmt: skip
+            return self.counts.describe_amounts(alone)
+        parts = {f"training {rows}": len(self.train),
+                 f"validation {rows}": len(self.validation),
+                 "answers": len(self.answers)}  # fmt: skip
+        raw, normalised = self.coverage
+        return (f"{self.counts.describe_amounts(parts)}; the answer list covers {raw:.2%} of the "
+                f"annotations, {normalised:.2%} if they are normalised")  # fmt: skip
 
 
 class QuestionAnswering(PairTask):
@@ -173,3 +259,263 @@ def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
         return f"{texts[row]}   —   model: {task.answers[answer]}{said}"
 
     return attention_figure(task, model, heading)
+
+
+def load_questions(
+    config: QuestionAnsweringDataConfig, problems: DataProblems, progress: Progress = SILENT
+) -> Questions:
+    """Read training and validation questions, choose the answer list, make the targets.
+
+    With a validation split without public answers there are no training questions.
+    """
+    counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
+
+    def read(source: str) -> Mapping[str, Table]:
+        folder, split = vqa_folder(source), config.validation_split
+        if folder is None and split != "held_out":
+            raise ValueError(f"data.validation_split {split} needs VQA v2, but {source} is not "
+                             "VQA v2: do not set data.validation_split")  # fmt: skip
+        if folder is not None:
+            tables[source] = vqa_tables(folder, config, counts)
+        else:
+            there = read_tables(source, scene_questions, counts, progress)
+            tables[source] = {name: question_table(table, config, counts)
+                              for name, table in there.items()}  # fmt: skip
+        return tables[source]
+
+    found = load_rows(config, read, problems, counts, key="image_id")
+    train, held = found.train, found.validation
+    alone = config.validation_split in WITHOUT_ANSWERS
+    if not len(held) or not (len(train) or alone):
+        raise ValueError(f"{config.source} has {len(train)} training questions and {len(held)} "
+                         f"validation questions{counts.describe()}")  # fmt: skip
+    answers = choose_answers(config, tables[config.source])
+    targets = gather_targets(train.values("answers"), answers, lookup)
+    known = np.diff(targets.indptr) > 0
+    taught = train.take(known)
+    if not alone and (not len(taught) or len(answers) < 2):
+        raise ValueError(f"{config.source}: the answer list has {len(answers)} answers, and "
+                         f"{len(taught)} of {len(train)} training questions have one of them: give "
+                         "questions with two or more different answers, or set "
+                         "data.least_answer_count or data.answers")  # fmt: skip
+    counts[UNKNOWN_TRAINING] += len(train) - len(taught)
+    can = np.fromiter(answerable(held.values("answers"), answers, config.normalise_answers), bool)
+    counts[UNKNOWN_VALIDATION] += 0 if alone else int((~can).sum())
+    said = train.values("answers")
+    return Questions(
+        taught, held, counts=counts, answers=answers, train_targets=targets[known],
+        validation_targets=gather_targets(held.values("answers"), answers, lookup), answerable=can,
+        coverage=(share_known(said, answers, "raw"), share_known(said, answers, "normalised")),
+    )  # fmt: skip
+
+
+def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Counts) -> Table:
+    """Return the questions of a table with an image, a question and an answer in each row.
+
+    A list of answers has one for each annotator; a single answer counts as given by all
+    `ANNOTATORS`.
+    """
+    words = {"question": config.question_column, "answer": config.answer_column}
+    table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
+
+    def read(row: int) -> tuple[int, dict[str, Any]]:
+        record = {name: column[row] for name, column in table.columns.items()}
+        text, answers = record["question"], answers_of(record["answer"])
+        if not isinstance(text, str):
+            raise BadRecord("no question")
+        if not answers:
+            raise BadRecord("no answer")
+        counts[EMPTY_QUESTIONS] += not text.strip()
+        majority = record.get("multiple_choice_answer") or Counter(answers).most_common(1)[0][0]
+        store = table.columns["image"]
+        return row, {
+            "question": text.strip(),
+            "answers": answers if len(answers) > 1 else answers * ANNOTATORS,
+            "majority": str(majority),
+            "kind": str(record.get("answer_type") or kind_of(str(majority))),
+            "id": record.get("question_id", row),
+            "image_id": str(record.get("image_id") or store.key(row)),
+        }
+
+    rows = read_each(table.rows.tolist(), read, counts, f"{table.where}, record")
+    return with_words(table, ("image",), dict(rows), counts)
+
+
+def answers_of(value: Any) -> tuple[str, ...]:
+    """Return the annotators' answers from a text, a number, one of VQA's objects, or a list."""
+    if isinstance(value, dict):
+        value = value["answer"]
+    if isinstance(value, list | tuple):
+        return tuple(word for one in value for word in answers_of(one))
+    word = "" if value is None else str(value).strip()
+    return (word,) if word else ()
+
+
+def kind_of(answer: str) -> str:
+    """Return the type of an answer: "yes/no", "number" or "other"."""
+    if answer in ("yes", "no"):
+        return "yes/no"
+    return "number" if normalise_answer(answer).isdigit() else "other"
+
+
+def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:
+    """Return the answer list of the recipe, or the frequent answers by VQA v2's rule.
+
+    If all annotators of each question agree, as with single answers, the list has the answers as
+    written, because the metric then requires the same spelling.
+    """
+    if config.answers is not None:
+        return read_answers(config.answers)
+    if config.validation_split in WITHOUT_ANSWERS:
+        raise ValueError(without_answers(config.validation_split))
+    vqa = vqa_folder(config.source) is not None
+    least = config.least_answer_count or (LEAST if vqa else 1)
+    parts = [tables[split] for split in ("train", "validation") if split in tables]
+    majorities = [word for part in parts for word in part.values("majority")]
+    written = not vqa and config.answer_lookup == "raw"
+    if written and all(len({*said}) == 1 for part in parts for said in part.values("answers")):
+        return sorted(word for word, count in Counter(majorities).items() if count >= least)
+    return known_answers(majorities, least)
+
+
+def without_answers(split: str) -> str:
+    return (f"{split} has no public answers to validate on: train with --data.validation_split "
+            "held_out")  # fmt: skip
+
+
+def file_of(folder: Path, pattern: str, split: str) -> Path:
+    name = pattern.format(split=split)
+    places = (folder / inner / packed for inner in INNER for packed in (name, f"{name}.gz"))
+    return next((place for place in places if place.is_file()), folder / name)
+
+
+def vqa_folder(source: str) -> Path | None:
+    """Return a source's folder if it has a split of VQA v2, else None."""
+    if parse_source(source).kind != "path":
+        return None
+    folder, splits = existing_path(source), (*ANNOTATED, *WITHOUT_ANSWERS)
+    there = any(file_of(folder, QUESTION_FILE, split).is_file() for split in splits)
+    return folder if there else None
+
+
+def vqa_tables(
+    folder: Path, config: QuestionAnsweringDataConfig, counts: Counts
+) -> dict[str, Table]:
+    """Return VQA v2's tables for `validation_split`; a test split has no training questions."""
+    root = existing_path(config.image_folder) if config.image_folder else folder
+
+    def table(records: Sequence[Sequence[Any]]) -> Table:
+        columns: dict[str, Any] = {
+            name: [record[place] for record in records] for place, name in enumerate(COLUMNS)
+        }
+        return table_of_columns({**columns, "image": Files(root, columns["image"])}, str(folder))
+
+    if config.validation_split in WITHOUT_ANSWERS:
+        return {
+            "train": table([]),
+            "validation": table(read_split(folder, config.validation_split, counts)),
+        }
+    train, other = (read_split(folder, name, counts) for name in ANNOTATED)
+    names = {name: int(name[-16:-4]) for name, *_ in other}
+    chosen = {*names.values()}
+    if config.validation_split != "val2014":
+        chosen = held_out_images(chosen, config.validation_images, config.validation_seed)
+    rest = [record for record in other if names[record[0]] not in chosen]
+    held = [record for record in other if names[record[0]] in chosen]
+    return {"train": table([*train, *rest]), "validation": table(held)}
+
+
+def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]]:
+    """Return a tuple of the values of `COLUMNS` for each question of a split."""
+    path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
+    rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
+    asked = by_id(rows, path, DUPLICATES, counts)
+    counts[EMPTY_QUESTIONS] += sum(not text.strip() for _, text in asked.values())
+    notes: dict[int, tuple[Any, ...]] = dict.fromkeys(asked, ((), "", ""))
+    if split in ANNOTATED:
+        path = existing_path(str(file_of(folder, ANNOTATION_FILE, split)))
+        records = read_list(path, "annotations", counts)
+        rows = read_each(records, annotation_of, counts, f"{path}, annotation")
+        notes = by_id(rows, path, ANNOTATED_TWICE, counts)
+        counts[UNANNOTATED] += len(asked.keys() - notes.keys())
+        counts[UNASKED] += len(notes.keys() - asked.keys())
+    within = "test2015" if split in WITHOUT_ANSWERS else split
+    images = {image: f"{within}/COCO_{within}_{image:012d}.jpg" for image, _ in asked.values()}
+    return [
+        (images[asked[number][0]], asked[number][1], *note, number)
+        for number, note in notes.items()
+        if number in asked
+    ]
+
+
+def by_id(
+    rows: Iterable[tuple[int, Any]], path: Path, twice: str, counts: Counts
+) -> dict[int, Any]:
+    """Return records by question id, and count duplicates."""
+    found: dict[int, Any] = {}
+    for number, record in rows:
+        if number in found:
+            counts.record(twice, str(path), f"question_id {number} is a duplicate")
+        else:
+            found[number] = record
+    return found
+
+
+def question_of(row: Any) -> tuple[int, tuple[int, str]]:
+    """Return question id, image id and text of a record; both ids are whole numbers."""
+    number, image = non_negative_integer(row, "question_id"), non_negative_integer(row, "image_id")
+    if not isinstance(row.get("question"), str):
+        raise BadRecord("no text")
+    return number, (image, row["question"])
+
+
+def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
+    """Return a record's question id and its annotators' answers, majority answer and type."""
+    number = non_negative_integer(row, "question_id")
+    answers = tuple(one["answer"] for one in row["answers"])
+    majority, kind = row["multiple_choice_answer"], row["answer_type"]
+    if not answers or not all(isinstance(word, str) for word in (*answers, majority, kind)):
+        raise BadRecord("no answers to a question")
+    # Interned, since answers repeat.
+    return number, (tuple(map(intern, answers)), intern(majority), intern(kind))
+
+
+def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
+    """Return reproducible validation images: the `count` ids with the smallest digests.
+
+    The digest is BLAKE2b (8 bytes) of the text "SEED:ID", where ID is the image id of COCO.
+    """
+    ranks = {n: hashlib.blake2b(f"{seed}:{n}".encode(), digest_size=8).digest() for n in ids}
+    return set(sorted(ranks, key=ranks.__getitem__)[:count])
+
+
+def image_keys(rows: ImageSplit) -> list[str]:
+    store = rows.table.columns["image"]
+    return list(dict.fromkeys(store.key(number) for number in rows.table.rows.tolist()))
+
+
+def check_held_out(
+    config: QuestionAnsweringDataConfig, measured: Sequence[str], progress: Progress
+) -> None:
+    """Check that a run is not evaluated on its training images.
+
+    On the run's own data this raises ValueError. In another folder, images with the same names may
+    have other questions, so a warning is printed.
+    """
+    assert config.held_out is not None
+    run = Path(config.held_out).parents[1]
+    own = open_run(run).data
+    held = {*read_list(Path(config.held_out), None, Counts())}
+    if own.validation_split != "held_out" or not any(name.startswith(DIVIDED) for name in held):
+        return  # it was trained on no image of val2014
+    trained = [name for name in measured if name.startswith(DIVIDED) and name not in held]
+    if not trained:
+        return
+    share = f"{len(trained):,} of the {len(measured):,} images"
+    if user_path(own.source).resolve() == user_path(config.source).resolve():
+        raise ValueError(f"{run} was trained on {share} of this evaluation. Evaluate its held-out "
+                         f"images: --data.validation_split {own.validation_split} "
+                         f"--data.validation_images {own.validation_images} "
+                         f"--data.validation_seed {own.validation_seed}")  # fmt: skip
+    progress.say(f"WARNING: {share} in {config.source} have names of training images of {run}, "
+                 f"such as {trained[0]}: these scores may be on training data")  # fmt: skip

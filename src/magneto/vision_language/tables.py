@@ -109,14 +109,11 @@ def load_rows(
         parts = divide(there, other, config.validation_fraction, key, counts)
     else:
         found, source = other or there, config.validation_source or config.source
-        if wanted not in found:
-            raise ValueError(f"{source} has no {wanted} split, it has {', '.join(found)}: set "
-                             "data.validation_split or data.validation_source")  # fmt: skip
         others = [table for split, table in there.items() if other or split != wanted]
-        if not others:
-            raise ValueError(f"{source} has only a {wanted} split, which is for validation: give "
-                             "it as data.validation_source, and training data as "
-                             "data.source")  # fmt: skip
+        if wanted not in found or not others:
+            raise ValueError(f"{source} has the splits {', '.join(found)}, but a {wanted} split is "
+                             "needed beside training data: set data.validation_split or "
+                             "data.validation_source")  # fmt: skip
         parts = there.get("train", others[0]), found[wanted]
     train, held = (ImageSplit(part, problems, names) for part in parts)
     gone = missing_images(train)

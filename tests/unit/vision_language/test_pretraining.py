@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.data import default_collate
 
 from magneto.data.table import table_of_columns
 from magneto.data.tokenizer import ByteTokenizer
@@ -16,7 +17,6 @@ from magneto.language.masked_lm import Masking
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.training.task import place_companion
-from magneto.vision.batches import stacked
 from magneto.vision.decoding import BrokenImage, Pixels
 from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
@@ -116,7 +116,7 @@ def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
     assert given.packing.rows == 6 and given.token_ids.shape == (4 + 12 + 8 + 8,)
     assert (given.token_ids[masked.words] == TOKENIZER.mask).all()
     none = {**rows, "texts": fixed_examples(text, np.zeros(0, np.int64), 1),
-            "pairs": stacked([pair(1, np.random.default_rng(0))] * 2)}  # fmt: skip
+            "pairs": default_collate([pair(1, np.random.default_rng(0))] * 2)}  # fmt: skip
     batch = join_examples(10, none)
     assert len(batch["words"]) == 0 and batch["masked"].samples.packing.rows == 4
 

@@ -25,7 +25,7 @@ from magneto.vision_language.answers import (
     share_known,
 )
 from magneto.vision_language.config import QuestionAnsweringDataConfig
-from magneto.vision_language.questions import (
+from magneto.vision_language.question_answering import (
     ANNOTATED_TWICE,
     DUPLICATES,
     EMPTY_QUESTIONS,
