@@ -63,8 +63,8 @@ Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
 def rule(check: Rule) -> Rule:
     """Mark a method that yields a message for each contradiction between fields.
 
-    A message starts with the name of a field. The method is skipped if it reads a field whose own
-    check failed.
+    A message starts with the name of a field. The method is called if all fields passed their own
+    checks.
     """
     check.is_rule = True  # type: ignore[attr-defined]
     return check
@@ -143,25 +143,16 @@ def _fill(
         else:
             given[key] = _read(hints[key], value, words)
 
-    def set_right(target: Any) -> None:
-        right = {key: value for key, value in given.items() if key not in wrong}
-        _validator(kind).validate_python(ArgsKwargs((), right), self_instance=target)
-
+    right = {key: value for key, value in given.items() if key not in wrong}
     try:
-        set_right(made)
+        _validator(kind).validate_python(ArgsKwargs((), right), self_instance=made)
     except ValidationError as error:
         for mistake in error.errors(include_url=False):
             name = str(next(iter(mistake["loc"]), ""))
             if name not in wrong:  # of a list's mistakes, only the first
                 lines += _mistake_lines(mistake, kind, where)
             wrong.add(name)
-    if wrong:
-        made = _view(kind, wrong)
-        try:
-            set_right(made)
-        except (ValidationError, _WrongField):  # a required field is missing
-            return lines
-    return lines + [_placed(line, kind, where) for line in _broken_rules(kind, made)]
+    return lines or [_placed(line, kind, where) for line in _broken_rules(kind, made)]
 
 
 def _placed(line: str, kind: type, where: str) -> str:
@@ -172,26 +163,10 @@ def _placed(line: str, kind: type, where: str) -> str:
     return f"{where}.{line}" if first in field_types(kind) else f"{where}: {line}"
 
 
-class _WrongField(Exception): ...
-
-
-def _view(kind: type, wrong: set[str]) -> Any:
-    """Return an empty instance that raises _WrongField when a field in `wrong` is read."""
-
-    def read(self: Any, name: str) -> Any:
-        if name in wrong:
-            raise _WrongField(name)
-        return object.__getattribute__(self, name)
-
-    return object.__new__(type(kind.__name__, (kind,), {"__getattribute__": read}))
-
-
 def _broken_rules(kind: type, made: Any) -> Iterator[str]:
     for name in _rules(kind):
         try:
             yield from getattr(made, name)()
-        except _WrongField:
-            continue
         except ValueError as error:
             yield from problem_lines(error)
 
