@@ -1,4 +1,4 @@
-"""`make bench` measures the product's own step, compares like with like, and loses nothing."""
+"""The benchmarks measure the product's own step, compare like with like, and lose nothing."""
 
 import json
 import os
@@ -15,14 +15,21 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+pytest.importorskip("transformers")
+
 from benchmarks import bench, turns
 from benchmarks.bench_cases import ANSWERS, FIELDS, case_of
 from benchmarks.bench_contenders import LIMIT, PEERS, contenders
 from benchmarks.bench_product import build_task, product_batch
 from benchmarks.bench_speech_peers import plain_loss
+from benchmarks.contenders import CASES, CONTENDERS, build
+from benchmarks.decoding import Entry, check
 from benchmarks.products import products_of, replay
 from magneto.functional.transducer import transducer_loss
 from magneto.training.model import count_flops
+
+CASE = CASES["tiny"]
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -56,7 +63,6 @@ def first_losses(field: str, names: list[str]) -> dict[str, float]:
 @pytest.mark.parametrize("field", FIELDS)
 def test_peers_learn_the_same_batch(field: str) -> None:
     """Their first losses are about as high as ours: nobody's loss is another one."""
-    pytest.importorskip("transformers")
     found = first_losses(field, ["magneto pre", *PEERS[field]])
     own = found.pop("magneto pre")
     assert "transformers" in " ".join(found)
@@ -132,3 +138,49 @@ def test_a_run_measures_says_what_is_missing_and_goes_on(
     monkeypatch.setattr(bench, "take_turns", lambda *given, **named: pytest.fail("measured again"))
     again = run(tmp_path, *only, "--profile")["cells"]["causal-lm, tiny"]
     assert again["rows"] == cell["rows"] and again["profile"]["ms"] > 0
+
+
+def parameters(name: str) -> int:
+    return sum(p.numel() for p in build(name, CASE, CPU).parameters())
+
+
+def test_contenders_of_one_placement_have_the_same_parameters() -> None:
+    names = ("magneto pre", "torch nn.TransformerEncoder", "transformers GPT-2", "nanoGPT style")
+    counts = {parameters(name) for name in names}
+    assert len(counts) == 1
+    pytest.importorskip("x_transformers")
+    missing = counts.pop() - parameters("x-transformers")
+    # Four bias vectors of attention per layer, and a bias for each layer norm.
+    assert missing == CASE.width * (4 * CASE.layers + 2 * CASE.layers + 1)
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_contenders_are_causal(name: str) -> None:
+    pytest.importorskip("x_transformers")
+    if name == "torchscale":
+        pytest.importorskip("torchscale.architecture.decoder")
+    model = build(name, CASE, CPU).eval()
+    tokens = torch.randint(CASE.vocab_size, (2, CASE.length))
+    changed = tokens.clone()
+    changed[:, 20:] = (changed[:, 20:] + 1) % CASE.vocab_size
+    with torch.no_grad():
+        first, second = model(tokens), model(changed)
+    assert first.shape == (2, CASE.length, CASE.vocab_size)
+    torch.testing.assert_close(first[:, :20], second[:, :20], atol=1e-5, rtol=0)
+    assert (first[:, 20:] - second[:, 20:]).abs().max() > 1e-2
+
+
+class Scorer:
+    def score(self, sources: list, found: Any) -> Any:
+        return found
+
+
+def test_other_hypotheses_of_a_beam_search_are_an_error() -> None:
+    def entries(difference: float) -> list[Entry]:
+        names = {"transformers Marian": 0.0, "magneto": difference}
+        return [Entry(name, 1, Scorer(), [[0]], found=[[-1.0 - d]]) for name, d in names.items()]
+
+    check(entries(0.0))
+    check(entries(1e-6))
+    with pytest.raises(RuntimeError, match="differ in score by"):
+        check(entries(1e-3))

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from magneto.commands.shared import (
     Parser,
     answer,
     is_standard_input,
+    read_as,
     standard_input_as_file,
 )
 from magneto.config import ConfigError, nearest
@@ -25,15 +28,15 @@ from magneto.data.tokenizer import (
     train_sentencepiece,
 )
 from magneto.files import directory_aside, sync_to_disk
+from magneto.nn.config import Width
 from magneto.progress import Progress, ProgressBars
 
 KINDS = ("byte-bpe", "unigram", "bpe")
 # Random lines for SentencePiece. Its unigram model with 64k pieces takes 2.5 minutes on 60,000
 # lines, and more than ten minutes on 50 MB.
 SAMPLE = 60_000
-# Both libraries accept larger numbers, but no vocabulary is that large. SentencePiece needs more
-# than a hundred lines to sample from.
-RANGES = {"--vocab-size": (1, 2**24), "--sample": (101, 2**31 - 1)}
+# SentencePiece needs more than a hundred lines to sample from.
+Sample = Annotated[int, Interval(gt=100, lt=2**31)]
 LEAST_BYTES = 256 + len(SPECIAL)
 
 
@@ -48,12 +51,13 @@ def parser() -> Parser:
     add("--data", required=True, metavar="SOURCE", help="text: PATH, hf:NAME or builtin:NAME")
     what = "byte-level BPE, or SentencePiece's unigram or bpe"
     add("--kind", choices=KINDS, default="byte-bpe", help=what)
-    add("--vocab-size", type=int, default=32000, help="number of tokens, special tokens included")
+    what = "number of tokens, special tokens included"
+    add("--vocab-size", type=read_as(Width), default=32000, metavar="N", help=what)
     what = "folder, or output file: .json for byte-level BPE, .model for SentencePiece"
     add("--out", type=Path, required=True, metavar="PATH", help=what)
     add("--text-field", default="text", metavar="NAME", help="field with the text in records")
     what = "number of random lines that SentencePiece is trained on"
-    add("--sample", type=int, default=SAMPLE, help=what)
+    add("--sample", type=read_as(Sample), default=SAMPLE, metavar="N", help=what)
     return made.with_json()
 
 
@@ -80,9 +84,6 @@ def train_tokenizer(
     source: str, field: str, kind: Any, vocab_size: int, out: Path, sample: int, progress: Progress
 ) -> Tokenizer:
     """Train a tokenizer with `</s>`, `<s>`, `<pad>` and `<mask>`, write it and load it."""
-    for (name, (least, most)), value in zip(RANGES.items(), (vocab_size, sample), strict=True):
-        if not least <= value <= most:
-            raise ValueError(f"{name} must be {least:,} to {most:,}, not {value}")
     path, counts = target_of(out, kind), Counts()
     texts = read_documents(source, field, counts)
     first = next(texts, None)  # reports a wrong source before any folder is created

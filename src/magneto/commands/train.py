@@ -45,7 +45,6 @@ def parser() -> Parser:
     add("--probe-every", type=int, nargs="?", const=100, metavar="STEPS", help=what)
     what = "measure some steps and print parameters, memory and time; write no run"
     add("--dry-run", action="store_true", help=what)
-    add("--wandb", action="store_true", help="also send metrics to Weights & Biases")
     return made.with_data().with_json()
 
 
@@ -92,8 +91,6 @@ def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[P
     """Return the run's directory, its recipe, and whether to resume it."""
     if args.distributed:
         overrides["training.distributed"] = args.distributed
-    if args.wandb:
-        overrides["training.tracker"] = "wandb"
     if args.resume:
         if args.recipe or args.auto_resume:
             raise ConfigError(["--resume RUN uses the run's recipe; omit RECIPE and --auto-resume"])

@@ -97,7 +97,7 @@ def test_what_is_not_installed_is_said_before_anything_is_done(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     run = tmp_path / "run"
-    assert main(["train", "causal-lm/tiny", "--wandb", "--out", str(run)]) == 2
+    assert main(["train", "causal-lm/tiny", "--training.tracker", "wandb", "--out", str(run)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "pip install 'foundation-transformers[wandb]'" in line and not run.exists()
 
