@@ -153,7 +153,7 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
         changed = split_settings(args.run, overrides, split)
         opened: Any = load_run(args.run, args.weights, changed)
         if speech:
-            opened = replace(opened, task=opened.task.with_search(search_of(args)))
+            opened.task.search = search_of(args)
         metrics, predictions = opened.evaluate(args.limit, progress)
         if not is_main_process():
             continue

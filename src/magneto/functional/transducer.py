@@ -576,16 +576,15 @@ def check_logits(
     size: tuple[int, ...], targets: Tensor, frames: Tensor, labels: Tensor, blank: int
 ) -> None:
     """Raise ValueError if shapes do not fit or values are out of range."""
-    if len(size) != 4 or 0 in size:
-        raise ValueError(f"logits must be (batch, time, labels + 1, vocabulary), not {tuple(size)}")
-    if targets.shape != (size[0], size[2] - 1):
-        raise ValueError(f"targets of shape {tuple(targets.shape)} do not fit logits (batch, time, "
-                         f"labels + 1, vocabulary) {tuple(size)}: they must be (batch, labels), "
-                         f"{(size[0], size[2] - 1)}")  # fmt: skip
-    if frames.shape != size[:1] or labels.shape != size[:1]:
-        raise ValueError(
-            f"each of the {size[0]} utterances needs two lengths, in frames and in labels"
-        )
+    shapes = [tuple(tensor.shape) for tensor in (targets, frames, labels)]
+    if (
+        len(size) != 4
+        or 0 in size
+        or shapes != [(size[0], size[2] - 1), tuple(size[:1]), tuple(size[:1])]
+    ):
+        raise ValueError("logits (batch, time, labels + 1, vocabulary), targets (batch, labels), "
+                         "and lengths in frames and in labels (batch,) do not fit: "
+                         f"{tuple(size)}, {shapes[0]}, {shapes[1]}, {shapes[2]}")  # fmt: skip
     if not 0 <= blank < size[3]:
         raise ValueError(f"blank must be in [0, {size[3]}), not {blank}")
     for name, lengths, most in (("frames", frames, size[1]), ("labels", labels, size[2] - 1)):

@@ -76,10 +76,8 @@ def draw_example(task: SpeechRecognition, model: Transducer, batch: Any) -> list
             frames_and_labels[0], frames_and_labels[1], output.weight, output.bias, targets,
             lengths, batch.target_lengths[part],
         )  # fmt: skip
-        found, names = (
-            task.search(model, encoded, lengths)[0][0],
-            (batch.ids[row], batch.texts[row]),
-        )
+        found = task.search(model, encoded, lengths)[0][0]
+        names = batch.ids[row], batch.texts[row]
         return [
             draw_spectrogram(task, *names, features[0].cpu().numpy(), found),
             draw_alignment(task, *names, targets[0].tolist(), alignment),
@@ -132,8 +130,10 @@ def draw_alignment(
         occupancy.T, origin="lower", aspect="auto", cmap="Blues", interpolation="nearest",
         vmin=0, vmax=1, extent=(0, len(occupancy) * seconds, -0.5, len(names) - 0.5),
     )  # fmt: skip
-    times, heights = best_path_line(frames, len(occupancy))
-    axes.plot(np.array(times) * seconds, heights, color="#c1440e", linewidth=1.2)
+    # The best path rises by one in the middle of each label's frame.
+    times = np.array([0, *(frame + 0.5 for frame in frames), len(occupancy)]) * seconds
+    heights = [*range(len(names)), len(labels)]
+    axes.step(times, heights, where="post", color="#c1440e", linewidth=1.2)
     axes.set(xlabel="seconds", ylabel="emitted labels")
     axes.set_yticks(range(len(names)), names, size=7)
     figure.colorbar(shown, ax=axes, label="probability of passing", pad=0.01)
@@ -146,15 +146,6 @@ def draw_alignment(
         f"{best:.2f} nats for the best path and {total:.2f} nats for all paths together.",
         as_png(figure),
     )
-
-
-def best_path_line(frames: Sequence[int], count: int) -> tuple[list[float], list[float]]:
-    """Return the corners of a path that rises by one in the middle of each label's frame."""
-    times, heights = [0.0], [0.0]
-    for number, frame in enumerate(frames, 1):
-        times += [frame + 0.5, frame + 0.5]
-        heights += [number - 1, number]
-    return [*times, float(count)], [*heights, float(len(frames))]
 
 
 def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
@@ -65,7 +64,7 @@ class SpeechRecognition(Task):
     """Speech recognition by a `Transducer`; the loss is in nats per utterance.
 
     A batch is a list of groups, each padded to its longest utterance. `training.batch_size` counts
-    groups. Throughput counts frames.
+    groups. Throughput counts frames. Evaluations decode with `search`.
     """
 
     primary_metric = "wer"
@@ -124,12 +123,6 @@ class SpeechRecognition(Task):
             self._progress.say(f"model.pretrained {run} lacks weights, which are initialised "
                                f"randomly: {join_words(missing)}")  # fmt: skip
         return weights
-
-    def with_search(self, search: Search) -> SpeechRecognition:
-        """Return a copy of the task that evaluates with another search."""
-        task = copy(self)
-        task.search = search
-        return task
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         return self.speech.train_stream(batch_size, seed)

@@ -65,40 +65,27 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("chunk", "smoothing", "with_bias"),
-    [(1, 0.0, False), (4, 0.1, True), (7, 0.1, False), (21, 0.0, True), (1000, 0.1, True)],
+    ("chunk", "smoothing", "frozen"),
+    [(1, 0.0, (2,)), (4, 0.1, ()), (7, 0.1, (0,)), (21, 0.0, (1, 2)), (1000, 0.1, (0, 1, 2))],
 )
 def test_value_and_gradients_are_those_of_plain_cross_entropy(
-    chunk: int, smoothing: float, with_bias: bool
+    chunk: int, smoothing: float, frozen: tuple[int, ...]
 ) -> None:
-    features, weight, bias, targets = inputs()
-    leaves = (features, weight, bias) if with_bias else (features, weight)
-    given = bias if with_bias else None
-    loss = linear_cross_entropy(features, weight, targets, given, chunk=chunk, smoothing=smoothing)
-    expected = plain(features, weight, targets, given, smoothing)
-    torch.testing.assert_close(loss.total, expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(loss.nll, plain(features, weight, targets, given), rtol=1e-6, atol=0)
-    assert loss.count == ROWS - 4
-    assert loss.total.requires_grad and not loss.nll.requires_grad
-    found = torch.autograd.grad(loss.total, leaves)
-    torch.testing.assert_close(found, torch.autograd.grad(expected, leaves), rtol=1e-6, atol=2e-6)
-
-
-@pytest.mark.parametrize("frozen", [(0,), (2,), (1, 2), (0, 1, 2)])
-def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
+    """What is frozen gets no gradient."""
     *tensors, targets = inputs()
     for index in frozen:
         tensors[index].requires_grad_(False)
     features, weight, bias = tensors
-    loss = linear_cross_entropy(features, weight, targets, bias, chunk=4).total
-    assert loss.requires_grad == (len(frozen) < 3)
+    loss = linear_cross_entropy(features, weight, targets, bias, chunk=chunk, smoothing=smoothing)
+    expected = plain(features, weight, targets, bias, smoothing)
+    torch.testing.assert_close(loss.total, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss.nll, plain(features, weight, targets, bias), rtol=1e-6, atol=0)
+    assert loss.count == ROWS - 4 and not loss.nll.requires_grad
     leaves = [tensor for tensor in tensors if tensor.requires_grad]
-    if not leaves:
-        return
-    whole = plain(features, weight, targets, bias)
-    torch.testing.assert_close(loss, whole, rtol=1e-6, atol=0)
-    expected = torch.autograd.grad(whole, leaves)
-    torch.testing.assert_close(torch.autograd.grad(loss, leaves), expected, rtol=1e-6, atol=2e-6)
+    assert loss.total.requires_grad == bool(leaves)
+    if leaves:
+        found, wanted = (torch.autograd.grad(each, leaves) for each in (loss.total, expected))
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize(

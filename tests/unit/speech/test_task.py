@@ -15,7 +15,7 @@ from magneto.runs import load_run
 from magneto.speech import batching
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig, TransducerConfig
-from magneto.speech.figures import best_path_line, draw_errors, recognised_words
+from magneto.speech.figures import draw_errors, recognised_words
 from magneto.speech.task import (
     LEFT_OUT,
     NO_FINITE_LOSS,
@@ -143,9 +143,6 @@ def test_the_three_figures() -> None:
     assert best <= total < 0
     words = sum(len(text.split()) for text in task.speech.splits.validation.values("text"))
     assert f"5 validation utterances have {words} words" in figures[2].caption
-    times, heights = best_path_line([1, 1, 3], 5)  # a path rises at its labels
-    assert times == [0.0, 1.5, 1.5, 1.5, 1.5, 3.5, 3.5, 5.0]
-    assert heights == [0.0, 0, 1, 1, 2, 2, 3, 3.0]
 
 
 # A step is an epoch.
