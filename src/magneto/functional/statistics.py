@@ -24,17 +24,10 @@ class Difference:
         half_width: Half-width of the confidence interval. The half-width is nan if a group has one
             value. The half-width is also nan if values within groups are equal and the means
             differ, since the variance is then unknown.
-        freedom: Welch-Satterthwaite degrees of freedom; nan if a group has one value.
     """
 
     mean: float
     half_width: float
-    freedom: float
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Lower and upper end of the confidence interval."""
-        return self.mean - self.half_width, self.mean + self.half_width
 
 
 def half_width(values: Sequence[float], level: float = LEVEL) -> float:
@@ -75,13 +68,13 @@ def joint_differences(
         if p_value <= (1 - level) / left:
             left -= 1
     return [
-        Difference(mean, t_quantile((1 + own) / 2, freedom) * error, freedom)
+        Difference(mean, t_quantile((1 + own) / 2, freedom) * error)
         for (mean, error, freedom), own in zip(found, levels, strict=True)
     ]
 
 
 def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Return a difference of means, its standard error and degrees of freedom (Welch).
+    """Return a difference of means with Welch's standard error and degrees of freedom.
 
     Error and degrees of freedom are nan if a group has one value. If values within both groups are
     equal, the error is 0 for equal means, and nan otherwise.

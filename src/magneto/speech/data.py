@@ -138,16 +138,17 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
         ValueError: If a split is missing or has no utterances.
     """
     counts = {"train": Counts(), "validation": Counts()}
+    evaluation_only = config.validation_source == config.source
     readers = open_source(config.source, config, seed, progress)
     other = readers
     names = config.validation_splits or splits_of_kind(readers, "validation")
     if config.validation_source is not None:
-        if config.validation_source != config.source:
+        if not evaluation_only:
             other = open_source(config.validation_source, config, seed, progress)
         kinds = (splits_of_kind(other, kind) for kind in VALIDATION_ORDER)
         names = config.validation_splits or next(found for found in kinds if found)
     validation = read_utterances(other, names, config, counts["validation"]) if names else None
-    if validation is not None and config.validation_source == config.source:
+    if validation is not None and evaluation_only:
         train = validation.take(np.zeros(0, np.int64))
     else:
         train_names = config.train_splits or splits_of_kind(readers, "train")
@@ -168,8 +169,7 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
     counts["validation"].update(problem for problem in validation.values("problem") if problem)
     train, excluded = _fit_to_train(train, validation, config, counts["train"])
     for name, table in {"validation": validation, "train": train}.items():
-        evaluation_only = name == "train" and config.validation_source == config.source
-        if not len(table) and not evaluation_only:
+        if not len(table) and not (name == "train" and evaluation_only):
             source = config.validation_source if name == "validation" else None
             raise ValueError(f"{source or config.source} has no {name} utterances: "
                              f"{counts[name].describe(KEPT, READ)}")  # fmt: skip

@@ -293,15 +293,12 @@ class ModifiedBeamSearch(Search):
     Attributes:
         width: Hypotheses per utterance.
         count: Maximum number of returned hypotheses.
-        normalise: Final scores are divided by the length to this power; 1 is ESPnet's score
-            normalisation, 0 is no normalisation.
         fusion: Language model for shallow fusion, or None.
         fusion_weight: Weight of the language model's log-probabilities.
     """
 
     width: int = BEAMS
     count: int = 1
-    normalise: float = 1.0
     fusion: Fusion | None = None
     fusion_weight: float = 0.3
 
@@ -339,9 +336,9 @@ class ModifiedBeamSearch(Search):
         return replace(beam, frames=state.frames + lengths)
 
     def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each utterance, ranked by normalised score."""
-        # The end counts as one more label.
-        ranked = state.scores / (state.lengths + 1).float() ** self.normalise
+        """Return the best hypotheses of each utterance, ranked by score divided by length."""
+        # The end counts as one more label, as in ESPnet.
+        ranked = state.scores / (state.lengths + 1)
         order = ranked.argsort(dim=1, descending=True, stable=True)[:, : self.count]
         best = state.select(order)
         values = (best.scores, best.lengths, *best.written.unbind(-1))

@@ -166,7 +166,12 @@ class Translation(Task):
         search = BeamSearch(beams=1, longest=self.data_config.max_length)
         wrapped: Any = model
         translator = TextTranslator(wrapped, self.vocabulary, self.data_config.max_length, search)
-        return Scores(sums, [translator.translate_pairs(*each) for each in batch["texts"]])
+        predictions = []
+        for direction, texts in batch["texts"]:
+            results = translator.translate([source for source, _ in texts], direction[1])
+            pairs = zip(results, texts, strict=True)
+            predictions.append((direction, [(each.texts[0], other) for each, (_, other) in pairs]))
+        return Scores(sums, predictions)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per target token, without label smoothing) and perplexity.
@@ -376,14 +381,6 @@ class TextTranslator:
             translations = [self.vocabulary.decode(tokens) for tokens in found[place]]
             results[number] = TranslationResult(translations, scores[place], truncated[place])
         return results
-
-    def translate_pairs(
-        self, direction: LanguagePair, texts: Sequence[tuple[str, str]]
-    ) -> tuple[LanguagePair, list[tuple[str, str]]]:
-        """Return the direction, and for each of `texts` its translation and its reference."""
-        results = self.translate([source for source, _ in texts], direction[1])
-        pairs = zip(results, texts, strict=True)
-        return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]
 
 
 def is_visible(text: str) -> bool:

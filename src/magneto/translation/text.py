@@ -471,10 +471,10 @@ def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> Refe
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
     texts = {}
-    for direction in text.directions:
-        read = text.texts((min(direction), max(direction)), "validation", counts, set())
-        if found := [in_direction(each, direction) for each in islice(read, limit)]:
-            texts[direction] = found
+    for one, other in text.directions:
+        pair = (min(one, other), max(one, other))
+        if found := list(islice(text.texts(pair, "validation", counts, set()), limit)):
+            texts[one, other] = found if one < other else [(b, a) for a, b in found]
     del counts[READ]
     return ReferenceTexts("validation", texts, [], counts)
 
@@ -525,14 +525,8 @@ def read_test_texts(
         selected.sort(key=lambda d: (d[0] != config.pivot_language, d))
     counts, texts = Counts(), {}
     for direction in (d for d in selected if d in both):
-        read = text.read(min(direction), max(direction), split, counts)
-        texts[direction] = [in_direction(each, direction) for each in islice(read, limit)]
+        texts[direction] = list(islice(text.read(*direction, split, counts), limit))
     if not texts:
         raise ValueError(f"{source} has no {split} text for this model. {has}")
     unknown = sorted({name for pair in available for name in pair} - {*known})
     return ReferenceTexts(split, texts, unknown, counts)
-
-
-def in_direction(texts: SentencePair, direction: LanguagePair) -> SentencePair:
-    """Return the sentences of a sorted language pair in the order of a direction."""
-    return (texts[1], texts[0]) if direction[0] > direction[1] else texts

@@ -32,8 +32,8 @@ def test_the_difference_of_means_is_welchs() -> None:
                          for n, scale in zip(counts, (1.0, 3.0), strict=True))  # fmt: skip
         theirs = stats.ttest_ind(first, second, equal_var=False)
         found = mean_difference(first, second)
-        assert found.freedom == pytest.approx(theirs.df, rel=1e-10)
-        assert found.interval == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-9)
+        interval = found.mean - found.half_width, found.mean + found.half_width
+        assert interval == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-9)
         tiny = mean_difference([v * 1e-160 for v in first], [v * 1e-160 for v in second])
         assert tiny.half_width * 1e160 == pytest.approx(found.half_width, rel=1e-3)
 
@@ -41,11 +41,11 @@ def test_the_difference_of_means_is_welchs() -> None:
 def test_differences_that_have_no_interval() -> None:
     """They do not count among the pairs that are judged together."""
     alone = mean_difference([3.0], [1.0, 2.0])
-    assert alone.mean == 1.5 and math.isnan(alone.half_width) and math.isnan(alone.freedom)
+    assert alone.mean == 1.5 and math.isnan(alone.half_width)
     fixed = mean_difference([2.0, 2.0], [1.0, 1.0, 1.0])  # nothing varies: nobody can tell
-    assert (fixed.mean, fixed.freedom) == (1.0, 3) and math.isnan(fixed.half_width)
+    assert fixed.mean == 1.0 and math.isnan(fixed.half_width)
     same = mean_difference([2.0, 2.0], [2.0, 2.0, 2.0])
-    assert (same.mean, same.half_width, same.freedom) == (0.0, 0.0, 3)
+    assert (same.mean, same.half_width) == (0.0, 0.0)
     with pytest.raises(ValueError, match="at least one value in each group"):
         mean_difference([], [1.0])
     pair, alone, fixed = ([5.1, 4.9, 5.6], [4.2, 5.9]), ([3.0], [1.0, 2.0]), ([2.0] * 2, [1.0] * 2)
