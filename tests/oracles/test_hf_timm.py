@@ -143,6 +143,8 @@ def test_what_does_not_fit_is_named() -> None:
     for lacking, words in (("norm.bias", "norm.bias' is missing"), ("head.", "have no classifier")):
         with pytest.raises(ValueError, match=words):
             VIT.load({n: t for n, t in vit.items() if not n.startswith(lacking)}, HEADS)
+    with pytest.raises(ValueError, match="Beit needs a class token"):
+        BEIT.load({name: t for name, t in beit.items() if name != "cls_token"}, HEADS)
     for form, args, words in (
         (VIT, {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "quickgelu"),
         (VIT, {"act_layer": "tanh"}, "activation 'tanh' is not supported"),

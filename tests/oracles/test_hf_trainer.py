@@ -18,7 +18,6 @@ transformers = pytest.importorskip("transformers")
 state = pytest.importorskip("accelerate.state")
 
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.vision_language.samples import join_samples  # noqa: E402
 from tests.unit.hf.kinds import wrapped  # noqa: E402
 from tests.unit.vision.small import small_model  # noqa: E402
 
@@ -28,33 +27,34 @@ Batch = dict[str, torch.Tensor]
 
 @dataclass
 class Kind:
-    """A kind of model, data for it, and what it should compute with them.
+    """A kind of model, data for it, and the loss that it should have.
 
     Attributes:
         model: Wrapped for transformers.
         data: All rows, as Trainer's collator stacks them.
-        logits: Of our own model.
-        targets: What the logits are compared with; None for the labels.
-        loss: The mean of logits and targets; None for cross-entropy.
-        whole: The mean loss, where it is not of the logits alone.
+        loss: torch's own mean of outputs and labels; None for cross-entropy.
+        whole: The mean loss, where it is not of the outputs alone.
     """
 
     model: Any
     data: Batch
-    logits: Callable[[Any, Batch], torch.Tensor]
-    targets: torch.Tensor | None = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     whole: Callable[[Any, Batch], torch.Tensor] | None = None
+
+    def outputs(self, model: Any) -> torch.Tensor:
+        """Return a model's logits of all rows; other tests compare them with our own model's."""
+        return model(**{name: v for name, v in self.data.items() if name != "labels"}).logits
 
     def mean_loss(self, model: Any, smoothing: float = 0.0) -> torch.Tensor:
         """Return torch's own mean over all targets."""
         if self.whole is not None:
             return self.whole(model, self.data)
-        logits = self.logits(model, self.data)
-        targets = self.data["labels"] if self.targets is None else self.targets
+        logits, labels = self.outputs(model), self.data["labels"]
         if self.loss is not None:
-            return self.loss(logits, targets)
-        rows = logits.flatten(0, -2), targets.flatten()
+            return self.loss(logits.view_as(labels), labels)
+        if "CausalLM" in type(self.model).__name__:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        rows = logits.flatten(0, -2), labels.flatten()
         return F.cross_entropy(*rows, label_smoothing=smoothing)
 
     def trained(self, steps: int, smoothing: float = 0.0) -> Any:
@@ -85,25 +85,21 @@ def some_ignored(labels: torch.Tensor) -> torch.Tensor:
 
 
 def causal() -> Kind:
-    model = wrapped("MagnetoForCausalLM", positions="learned")
     ids = tokens()
     data = {"input_ids": ids, "labels": some_ignored(ids)}
-    targets = F.pad(data["labels"][:, 1:], (0, 1), value=-100)
-    return Kind(model, data, lambda m, b: m.core(b["input_ids"]), targets)
+    return Kind(wrapped("MagnetoForCausalLM", positions="learned"), data)
 
 
 def masked() -> Kind:
-    model = wrapped("MagnetoForMaskedLM", positions="learned")
     data = {"input_ids": tokens(), "labels": some_ignored(tokens())}
-    return Kind(model, data, lambda m, b: m.head(m.core(b["input_ids"])))
+    return Kind(wrapped("MagnetoForMaskedLM", positions="learned"), data)
 
 
 def seq2seq() -> Kind:
     model = wrapped("MagnetoForSeq2SeqLM", positions="learned")
     labels = some_ignored(tokens(8))
     read = model.prepare_decoder_input_ids_from_labels(labels)
-    data = {"input_ids": tokens(), "decoder_input_ids": read, "labels": labels}
-    return Kind(model, data, lambda m, b: m.core(b["input_ids"], b["decoder_input_ids"]))
+    return Kind(model, {"input_ids": tokens(), "decoder_input_ids": read, "labels": labels})
 
 
 # Labels of each problem of texts, and torch's loss of them.
@@ -121,18 +117,12 @@ def texts(problem: str) -> Kind:
     head = {"num_labels": 1 if problem == "numbers" else 3, "problem_type": kind}
     model = wrapped("MagnetoForSequenceClassification", positions="learned", **head,
                     classifier_dropout=0.0)  # fmt: skip
-
-    def logits(model: Any, batch: Batch) -> torch.Tensor:
-        found = model.classifier(model.core(batch["input_ids"]))
-        return found[:, 0] if problem == "numbers" else found
-
-    return Kind(model, {"input_ids": tokens(), "labels": draw()}, logits, loss=loss)
+    return Kind(model, {"input_ids": tokens(), "labels": draw()}, loss)
 
 
 def images() -> Kind:
-    model = wrapped("MagnetoForImageClassification", channels=1)
     data = {"pixel_values": torch.randn(ROWS, 1, 8, 8), "labels": torch.randint(3, (ROWS,))}
-    return Kind(model, data, lambda m, b: m.core(b["pixel_values"]))
+    return Kind(wrapped("MagnetoForImageClassification", channels=1), data)
 
 
 def segmentation(ignored: int = -100) -> Kind:
@@ -140,19 +130,14 @@ def segmentation(ignored: int = -100) -> Kind:
     for row in range(ROWS):  # a different number in each
         labels[row, : 1 + row] = ignored
 
-    def both(model: Any, batch: Batch) -> list[torch.Tensor]:
-        maps = model.core(batch["pixel_values"])
-        return [F.interpolate(each, (16, 16), mode="bilinear") for each in maps]
-
     def whole(model: Any, batch: Batch) -> torch.Tensor:
-        main, auxiliary = (
-            F.cross_entropy(each, labels, ignore_index=ignored) for each in both(model, batch)
-        )
+        maps = [F.interpolate(each, (16, 16), mode="bilinear")
+                for each in model.core(batch["pixel_values"])]  # fmt: skip
+        main, auxiliary = (F.cross_entropy(each, labels, ignore_index=ignored) for each in maps)
         return main + 0.4 * auxiliary
 
     data = {"pixel_values": torch.randn(ROWS, 3, 16, 16), "labels": labels}
-    model = wrap(small_model(head_dropout=0.0))
-    return Kind(model, data, lambda m, b: both(m, b)[0], whole=whole)
+    return Kind(wrap(small_model(head_dropout=0.0)), data, whole=whole)
 
 
 def questions() -> Kind:
@@ -161,21 +146,13 @@ def questions() -> Kind:
 
     data = {"pixel_values": torch.randn(ROWS, 3, 8, 8), "input_ids": tokens(6),
             "labels": torch.rand(ROWS, 4)}  # fmt: skip
-    return Kind(wrapped("MagnetoForVisualQuestionAnswering"), data, answers, loss=loss)
+    return Kind(wrapped("MagnetoForVisualQuestionAnswering"), data, loss)
 
 
 def statements() -> Kind:
     data = {"pixel_values": torch.randn(ROWS, 2, 3, 8, 8), "input_ids": tokens(6),
             "labels": torch.randint(2, (ROWS,))}  # fmt: skip
-    return Kind(wrapped("MagnetoForVisualReasoning"), data, answers)
-
-
-def answers(model: Any, batch: Batch) -> torch.Tensor:
-    """Return what our own model says, of images with texts that are all as long."""
-    images = batch["pixel_values"]
-    several = 1 if images.ndim == 4 else images.shape[1]
-    texts = [row.numpy() for row in batch["input_ids"] for _ in range(several)]
-    return model.core(images.view(-1, 3, 8, 8), join_samples(5, paired=texts))
+    return Kind(wrapped("MagnetoForVisualReasoning"), data)
 
 
 @pytest.fixture(autouse=True)
@@ -252,7 +229,7 @@ def test_train_evaluate_and_predict(
     for name, parameter in kind.model.named_parameters():
         assert torch.allclose(parameter, moved[name], rtol=0, atol=1e-6), name
     with torch.no_grad():
-        loss, logits = kind.mean_loss(expected, smoothing), kind.logits(expected, kind.data)
+        loss, logits = kind.mean_loss(expected, smoothing), kind.outputs(expected)
     assert made.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-5)
     found = made.predict(kind)
     assert torch.allclose(torch.tensor(found.predictions).view_as(logits), logits, atol=1e-5)

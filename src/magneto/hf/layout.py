@@ -358,7 +358,6 @@ class WeightFormat:
     """Format of a library's weight files and its counterpart in Magneto.
 
     Attributes:
-        allowed: Supported values of Magneto's fields.
         refused: Arguments without a counterpart, and the only supported value of each.
         ignored: Regular expression for the other library's tensors that may remain unused.
         absent: Regular expression for Magneto's tensors that are no weights.
@@ -369,7 +368,6 @@ class WeightFormat:
     name: str
     model: Callable[[Any], nn.Module]
     placements: tuple[str, ...]
-    allowed: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     refused: ClassVar[Mapping[str, Any]] = {}
     ignored: str = ""
     absent: str = ""
@@ -424,10 +422,6 @@ class WeightFormat:
         """Convert a Magneto model to the library's tensors and arguments file."""
         config: Any = model.config
         check_placement(config, self.placements, self.name)
-        for name, values in self.allowed.items():
-            if (found := getattr(config, name)) not in values:
-                raise ValueError(f"{self.name} cannot represent this model: {name} is {found!r}, "
-                                 f"but must be {' or '.join(map(repr, values))}")  # fmt: skip
         args, own = self.write(config), model.state_dict()
         kept = {key: t for key, t in own.items() if not re.search(self.absent or "^$", key)}
         for key in own.keys() - kept.keys():

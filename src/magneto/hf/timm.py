@@ -173,7 +173,6 @@ class _Vit(Timm):
 
     name, placements = "timm_vit", ("pre", "sub")
     architectures: ClassVar = {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"}
-    allowed: ClassVar = {"grid_positions": ("none",), "activation": ACTIVATIONS}
     refused: ClassVar = {"norm_layer": None, "pool_include_prefix": False}
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
@@ -208,10 +207,6 @@ class _Beit(Timm):
 
     name, placements = "timm_beit", ("pre",)
     architectures: ClassVar = {1e-6: "beit_base_patch16_224"}
-    allowed: ClassVar = {
-        "class_token": ("learned",),
-        "grid_positions": ("none", "relative_bias", "shared_relative_bias"),
-    }
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
         named = str(args.get("architecture", "")).startswith("beit")
@@ -222,6 +217,8 @@ class _Beit(Timm):
         own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
         if own and shared:
             raise ValueError("relative positions both per layer and shared are not supported")
+        if "cls_token" not in state:
+            raise ValueError("timm's Beit needs a class token (cls_token)")
         return ImageClassifierConfig(
             **shape(state, args), norm_eps=1e-6,
             grid_positions="relative_bias" if own else "shared_relative_bias" if shared else "none",
@@ -256,7 +253,6 @@ class _Eva(Timm):
     architectures: ClassVar = {
         1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"
     }  # fmt: skip
-    allowed: ClassVar = {"grid_positions": ("none", "rotary")}
     refused: ClassVar = {
         "rope_type": "cat", "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
         "rope_rotate_half": False, "attn_type": "eva", "no_embed_class": False,

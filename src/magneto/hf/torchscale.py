@@ -290,7 +290,6 @@ class _Beit3(WeightFormat):
     """
 
     name, placements = "beit3", ("sub",)
-    allowed: ClassVar = {"experts": ("decoupled",)}
     # All of the authors' models have a mask token; only the pre-training model uses it.
     ignored = re.escape(MASK_TOKEN)
     otherwise = ("embedding_scale",)
@@ -386,14 +385,12 @@ class _Beit3Classifier(_Beit3):
 
     ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
     needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
-    allowed: ClassVar = {
-        "class_token": ("learned",), "positions": ("learned",), "grid_positions": ("none",),
-        "pooling": ("mean_then_norm",),
-    }  # fmt: skip
 
     def values(self, state: State) -> dict[str, Any]:
-        fixed = {name: values[0] for name, values in self.allowed.items()}
-        return {**fixed, "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2}
+        return {
+            "class_token": "learned", "positions": "learned", "grid_positions": "none",
+            "pooling": "mean_then_norm", "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2,
+        }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
         positions = tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO)

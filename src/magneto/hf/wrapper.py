@@ -340,15 +340,11 @@ def register() -> None:
 UNSUPPORTED_ARGUMENTS = {
     "positions are computed from attention_mask": ("position_ids", "decoder_position_ids"),
     "give input_ids, which the model embeds": ("inputs_embeds", "decoder_inputs_embeds"),
-    "heads cannot be masked": ("head_mask", "decoder_head_mask", "cross_attn_head_mask"),
     "separate packed texts by an attention_mask of shape (batch, length, length)": (
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
     ),
-    "the model has no cross-attention": ("encoder_hidden_states",),
-    "only causal language models shift labels": ("shift_labels",),
-    "attention weights are not returned": ("output_attentions",),
 }  # fmt: skip
-"""Arguments of transformers' models that would change the result, by reason of the refusal."""
+"""Arguments of transformers' models that have an alternative, by the alternative."""
 HARMLESS_ARGUMENTS = {"return_dict", "output_hidden_states", "use_cache", "num_items_in_batch"}
 """Arguments that models may ignore. Any other is refused, also what a later version renames."""
 
@@ -452,8 +448,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     def is_activation_checkpointing(self) -> bool:
         return any(stack.config.checkpoint_activations for stack in self._stacks())
 
-    is_gradient_checkpointing = is_activation_checkpointing  # type: ignore[assignment]
-
     def _stacks(self) -> Iterator[LayerStack | MultiwayEncoder]:
         kinds = (LayerStack, MultiwayEncoder)
         return (module for module in self.modules() if isinstance(module, kinds))
@@ -467,11 +461,10 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         if self.hidden_states_advice and self.wants_hidden_states(others):
             raise ValueError(f"output_hidden_states is not supported: {self.hidden_states_advice}")
         given = {name for name, value in others.items() if value is not None and value is not False}
-        for why, names in UNSUPPORTED_ARGUMENTS.items():
-            for name in sorted(given.intersection(names)):
-                raise ValueError(f"{name} is not supported: {why}")
         for name in sorted(given - HARMLESS_ARGUMENTS):
-            raise ValueError(f"{name} is not supported: the model has no such argument")
+            advice = [why for why, names in UNSUPPORTED_ARGUMENTS.items() if name in names]
+            why = advice[0] if advice else "the model has no such argument"
+            raise ValueError(f"{name} is not supported: {why}")
 
 
 @contextmanager
