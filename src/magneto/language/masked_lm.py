@@ -140,23 +140,19 @@ class Masking:
         if self.config.masking == "token":
             return np.sort(draw.choice(np.flatnonzero(maskable), most, replace=False))
         chosen = np.zeros(len(row), bool)
-        groups = self._words(row, maskable) if self.config.masking == "word" else None
-        order = draw.permutation(len(groups)) if groups else None
-        number = 0
-        while (left := most - int(chosen.sum())) > 0:
-            if groups is None or order is None:
+        if self.config.masking == "span":
+            while (left := most - int(chosen.sum())) > 0:
                 size = min(int(draw.geometric(SPAN_END)), LONGEST_SPAN, left)
                 start = int(draw.integers(len(row)))
                 chosen[start : start + size] |= maskable[start : start + size]
-                continue
-            if number == len(groups):
-                break
-            word = groups[order[number]]
-            number += 1
-            if len(word) <= left:
-                chosen[word] = True
-        if not chosen.any() and groups:  # every word is longer than `most`
-            chosen[groups[0][:most]] = True
+            return np.flatnonzero(chosen)
+        words, left = self._words(row, maskable), most
+        for number in draw.permutation(len(words)):
+            if len(words[number]) <= left:
+                chosen[words[number]] = True
+                left -= len(words[number])
+        if words and left == most:  # every word is longer than `most`
+            chosen[words[0][:most]] = True
         return np.flatnonzero(chosen)
 
     def _words(self, row: np.ndarray, maskable: np.ndarray) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
-from magneto.data.problems import BadRecord, StrictCounts, guarded
+from magneto.data.problems import StrictCounts, read_each
 from magneto.data.sources import HubDataset, parse_source, split_of
 from magneto.files import nearest_path, user_path
 
@@ -273,28 +273,17 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
 
 
 def _no_questions(suite: Suite, data: str | None) -> ConfigError:
-    folder = user_path(data or "")
-    others = [name for name, other in SUITES.items()
-              if data and os.path.isdir(folder) and _folder_splits(other, folder)]  # fmt: skip
-    have = f" (it has {', '.join(others)})" if others else ""
     names = " or ".join(f"{alias}.jsonl" for alias in suite.aliases)
-    where = f"in {data}{have}" if data else "on the hub"
+    where = f"in {data}" if data else "on the hub"
     return ConfigError([
         f"--data: no questions of {suite.name} {where}. Give a file such as {names} with the "
         f"fields {suite.fields}."
     ])  # fmt: skip
 
 
-def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[Item]:
+def parse_records(suite: Suite, records: Iterable[Record], source: str) -> list[Item]:
     """Convert records to items; a malformed record raises, since skipping it changes the score."""
-    items = []
-    for number, record in enumerate(records, 1):
-        try:
-            with guarded():
-                items.append(suite.parse(record))
-        except BadRecord as error:
-            raise ValueError(f"{source}, record {number}: {error}. Fields of {suite.name}: "
-                             f"{suite.fields}.") from error  # fmt: skip
+    items = list(read_each(records, suite.parse, StrictCounts(), f"{source}, record"))
     if not items:
         raise ValueError(f"{source} has no records")
     return items

@@ -125,7 +125,7 @@ def test_storycloze_is_asked_on_test_and_shown_from_validation(tmp_path: Path, e
 
 def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
     write(tmp_path / "winogrande_dev.jsonl", GRANDE)
-    with pytest.raises(ConfigError, match=r"winograd in .*has winogrande.*wsc285\.jsonl"):
+    with pytest.raises(ConfigError, match=r"no questions of winograd in .*wsc285\.jsonl"):
         load("winograd", tmp_path)
     with pytest.raises(ConfigError, match=r"no file or folder .*did you mean .*dev\.jsonl"):
         load("winogrande", tmp_path / "winogrande_de.jsonl")
