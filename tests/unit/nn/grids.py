@@ -1,15 +1,18 @@
 """Small configurations and weights for tests; and timm, where it is installed."""
 
 import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from benchmarks.timm_modules import with_timm
 from magneto import TransformerConfig
 from magneto.fields import configuration
 from magneto.nn.config import Grid
+from magneto.training.model import build_on_meta, draw_parameters, materialize
 
 
 @configuration
@@ -39,6 +42,28 @@ def shaken(model: Any, by: float = 0.2) -> Any:
         for parameter in model.parameters():
             parameter.add_(by * torch.randn_like(parameter))
     return model.eval()
+
+
+def redrawn(model: nn.Module) -> None:
+    """Draw every weight at random, those of norms around 1."""
+    torch.manual_seed(0)
+    slots = {"before", "branch", "inside", "after"}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            of_norm = "norm" in name or slots & {*name.split(".")}
+            parameter.normal_(float(bool(of_norm) and name.endswith("weight")), 0.3)
+
+
+def drawn_by_module(build: Callable[[], nn.Module]) -> Any:
+    """Return a model that is built without memory and drawn later, module by module."""
+    model, reason = build_on_meta(build)
+    assert model is not None, reason
+    materialize(model, torch.device("cpu"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    draw_parameters(model, seed=3)
+    return model
 
 
 def timm_module(name: str) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from magneto import Decoder, Encoder, TransformerConfig, hf
 from magneto.nn.config import Grid
@@ -19,16 +18,9 @@ from magneto.nn.position import (
     resize_positions,
     resize_table,
 )
-from tests.unit.nn.grids import shaken, small_grid, timm_module
+from tests.unit.nn.grids import redrawn, shaken, small_grid, timm_module
 
 CPU = torch.device("cpu")
-
-
-def shake(module: nn.Module) -> None:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.normal_(float("norm" in name and name.endswith("weight")), 0.3)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +40,7 @@ def test_the_encoder_is_beits(kind: str, layer_scale: float | None) -> None:
             attn_implementation="eager",
         ),
     ).eval()  # fmt: skip
-    shake(theirs)
+    redrawn(theirs)
     ours: Any = hf.load(theirs)
     images, weigh = torch.randn(2, 3, 12, 12), torch.randn(2, 5)
     found = theirs(images, output_hidden_states=True, output_attentions=True)

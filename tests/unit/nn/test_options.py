@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from magneto import PLACEMENTS, Encoder
-from magneto.training.model import FillRecorder, draw_parameters, materialize, whole_model_reason
-from tests.unit.nn.grids import small_grid
+from tests.unit.nn.grids import drawn_by_module, small_grid
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "drop_path": {"drop_path": 0.5},
@@ -65,15 +64,7 @@ def test_it_trains_and_recomputes_the_same(option: str, placement: str) -> None:
 @pytest.mark.parametrize(("option", "placement"), PAIRS)
 def test_it_is_drawn_module_by_module(option: str, placement: str) -> None:
     """Built without memory and drawn later: no value is left as it was found."""
-    with torch.device("meta"), FillRecorder() as building:
-        model = build(option, placement)
-    assert not whole_model_reason(model, building)
-    materialize(model, torch.device("cpu"))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(float("nan"))
-    draw_parameters(model, seed=3)
-    built = build(option, placement)
+    model, built = drawn_by_module(lambda: build(option, placement)), build(option, placement)
     for name, parameter in model.named_parameters():
         assert parameter.isfinite().all(), name
         torch.testing.assert_close(

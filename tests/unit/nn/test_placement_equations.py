@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magneto import PLACEMENTS, Decoder, EncoderDecoder, TransformerConfig
+from tests.unit.nn.grids import redrawn
 
 LAYERS, HEADS, KEY_VALUE_HEADS, WIDTH = 3, 4, 2, 32
 HEAD_WIDTH = WIDTH // HEADS
@@ -133,20 +134,10 @@ def shape(placement: str, **changes) -> TransformerConfig:
     return TransformerConfig(placement=placement, **{**sizes, **changes})
 
 
-def shake(module: torch.nn.Module) -> None:
-    """Draw every parameter at random: norms near 1, biases away from 0."""
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if "norm" in name or name.split(".")[-2] in ("before", "branch", "after"):
-                parameter.normal_(float(name.endswith("weight")), 0.3)
-            elif name.endswith("bias"):
-                parameter.normal_(0, 0.3)
-
-
 @pytest.mark.parametrize("placement", EQUATIONS)
 def test_outputs_and_gradients_are_the_papers(placement: str) -> None:
     model = Decoder(shape(placement, key_value_heads=KEY_VALUE_HEADS)).double()
-    shake(model)
+    redrawn(model)
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
     weigh = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     weights: Weights = dict(model.named_parameters())
