@@ -6,7 +6,6 @@ Decoding with a tokenizer that Magneto trained restores any text exactly.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -309,8 +308,8 @@ def train_sentencepiece(
             bos_id=0, pad_id=1, eos_id=2, unk_id=3,
             bos_piece=BEGIN, pad_piece=PAD, eos_piece=END, control_symbols=[MASK],
         )  # fmt: skip
-    except RuntimeError as error:
-        raise ValueError(_reason(str(error), vocab_size)) from error
+    except RuntimeError as error:  # the message follows the place in the library's code
+        raise ValueError(f"SentencePiece: {str(error).rpartition('] ')[2]}") from error
     return model.getvalue()
 
 
@@ -319,14 +318,6 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
         for line in text.split("\n"):
             for start in range(0, len(line), LINE_CHARACTERS):
                 yield line[start : start + LINE_CHARACTERS]
-
-
-def _reason(message: str, vocab_size: int) -> str:
-    if found := re.search(r"too high .*<= (\d+)", message):
-        return f"too little text for {vocab_size} pieces: use {found[1]} or fewer"
-    if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
-        return f"{vocab_size} pieces are too few: bytes and characters need {found[1]}"
-    return f"SentencePiece: {message.splitlines()[0] if message else 'it failed'}"
 
 
 def _first(

@@ -65,7 +65,7 @@ def test_the_command_and_its_mistakes(
     unigram = (*common, "--kind", "unigram", "--out", other)
     for given, said in (
         (words, "already exists"),
-        ((*unigram, "--vocab-size", 5000), "too little text for 5000 pieces"),
+        ((*unigram, "--vocab-size", 5000), "SentencePiece: Vocabulary size too high (5000)"),
         ((*common, "--out", tmp_path / "x.json", "--vocab-size", 9), "--vocab-size 260 or more"),
         ((*common, "--out", other), "a byte-bpe tokenizer needs a .json file"),
         ((*common[:3], "--out", tmp_path / "y.json"), f"[{corpus}, line 1: "),

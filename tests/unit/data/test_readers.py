@@ -123,13 +123,6 @@ def test_damage_is_one_line(reader: Reader, how: str, packing: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
-@each(READERS)
-def test_what_is_no_text_is_refused(reader: Reader, tmp_path: Path) -> None:
-    path = write(tmp_path, reader, written(reader, TEXTS).decode().encode("utf-16"))
-    with pytest.raises(ValueError, match=rf"{reader.name} is not text in UTF-8: it has NUL bytes"):
-        reader.read(path, Counts())
-
-
 # Of three texts the second is odd: how it is written, comes back, is counted.
 ODD: dict[str, tuple[str, list[str], str]] = {
     "no UTF-8": ("bad ?x", ["bad \ufffdx"], INVALID_UTF8),
