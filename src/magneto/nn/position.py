@@ -406,11 +406,11 @@ def resize_positions(
     Args:
         state: Tensors by name, of a model with one stack over the grid.
         old: Configuration of that model.
-        new: Configuration with the new grid. The configurations may also differ in `max_length` and
-            in having a bias per layer.
+        new: Configuration with the new grid and as many prefix vectors. The configurations may also
+            differ in `max_length` and in having a bias per layer.
 
     Raises:
-        ValueError: If a configuration has no grid, or the numbers of prefix vectors differ.
+        ValueError: If a configuration has no grid.
     """
     before, after = old.grid, new.grid
     if before is None or after is None:
@@ -437,17 +437,8 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate vectors of places, (old.length, width), to another grid, (new.length, width).
 
     Interpolation is bicubic without aligned corners or antialiasing, as in BEiT's code and in
-    transformers. Prefix vectors and dtype stay.
-
-    Raises:
-        ValueError: If the prefixes differ, or the table does not fit the old grid.
+    transformers. Prefix vectors, as many on both grids, and dtype stay.
     """
-    if old.prefix != new.prefix:
-        raise ValueError(f"numbers of prefix vectors differ: {old.prefix} and {new.prefix} (new)")
-    if len(table) != old.length:
-        raise ValueError(
-            f"{len(table)} positions do not fit a grid of {old.prefix} + {old.rows} x {old.columns}"
-        )
     places = bicubic(table[old.prefix :], (old.rows, old.columns), (new.rows, new.columns))
     return torch.cat((table[: old.prefix], places))
 
@@ -455,16 +446,9 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate relative biases, (rows, heads), over relative places to another grid.
 
-    Rows are in the order of `relative_index`. Rows of the prefix stay.
-
-    Raises:
-        ValueError: If only one grid has a prefix, or the table does not fit the old grid.
+    Rows are in the order of `relative_index`. Rows of the prefix, which both grids or none have,
+    stay.
     """
-    if (old.prefix > 0) != (new.prefix > 0):
-        raise ValueError(f"numbers of prefix vectors differ: {old.prefix} and {new.prefix} (new)")
-    if len(table) != bias_rows(old):
-        raise ValueError(f"{len(table)} biases do not fit {old.rows} x {old.columns} places, which "
-                         f"need {bias_rows(old)}")  # fmt: skip
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]
     return torch.cat((bicubic(table[:count], *shapes), table[count:]))

@@ -286,8 +286,6 @@ def test_scores() -> None:
     assert set(number_scores(np.full(3, 2.0), numbers).values()) == {0.0}
     none = number_scores(np.array([math.nan, 1.0, 2.0]), numbers)
     assert all(math.isnan(value) for value in none.values())
-    with pytest.raises(ValueError, match="two predictions or more, not 1"):
-        number_scores(np.array([1.0]), np.array([2.0]))
 
 
 def test_classes_of_unequal_size_and_scores_of_0_are_remarked_on() -> None:

@@ -106,6 +106,8 @@ def test_what_is_no_grid_is_said() -> None:
         small_grid(grid_positions="rotary", positions="t5")
     with pytest.raises(ValueError, match="divisible by 4, not 2"):
         small_grid(grid_positions="rotary", head_dim=2)
+    with pytest.raises(ValueError, match="positions on a grid"):
+        resize_positions({}, small_grid(), TransformerConfig(width=32, heads=4))
 
 
 @pytest.mark.parametrize("size", [(32, 32), (7, 5)])
@@ -135,20 +137,6 @@ def test_a_table_for_its_own_grid_and_what_stands_before_the_grid_stay() -> None
     grid = wider[2:].view(5, 8)
     torch.testing.assert_close(grid, grid[:1].expand(5, 8))
     assert (grid[0].diff() > 0).all()
-
-
-def test_what_cannot_be_resized_is_said() -> None:
-    grid, larger = Grid(4, 4, 1), Grid(6, 6, 1)
-    for resize, table, words in (
-        (resize_table, torch.randn(17, 8), "17 positions do not fit a grid"),
-        (resize_bias, torch.randn(bias_rows(grid), 2), "52 biases do not fit 5 x 5 places"),
-    ):
-        with pytest.raises(ValueError, match="prefix vectors differ: 1 and 0"):
-            resize(table, grid, Grid(6, 6, 0))
-        with pytest.raises(ValueError, match=words):
-            resize(table, Grid(5, 5, 1), larger)
-    with pytest.raises(ValueError, match="positions on a grid"):
-        resize_positions({}, small_grid(), TransformerConfig(width=32, heads=4))
 
 
 @pytest.mark.parametrize("size", [(24, 24), (7, 9)])
