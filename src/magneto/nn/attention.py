@@ -8,7 +8,6 @@ Shapes: B batch, H heads, K key/value heads, T query length, S key length, D hea
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -372,37 +371,34 @@ class Cache(Protocol):
 
 @dataclass
 class CacheLayer:
-    """Cached keys and values of one layer, (batch, key heads, length, head width), or None."""
+    """Cached keys and values of one layer, (batch, key heads, length, head width)."""
 
-    keys: Tensor | None = None
-    values: Tensor | None = None
+    keys: Tensor
+    values: Tensor
 
 
 class KeyValueCache:
     """Cache that grows by concatenation."""
 
     def __init__(self) -> None:
-        self.layers: dict[int, CacheLayer] = defaultdict(CacheLayer)
+        self.layers: dict[int, CacheLayer] = {}
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Append keys and values to a layer's cache, and return all that the cache contains."""
-        held = self.layers[layer]
-        if held.keys is not None and held.values is not None:
+        if held := self.layers.get(layer):
             key = torch.cat((held.keys, key), dim=2)
             value = torch.cat((held.values, value), dim=2)
-        held.keys, held.values = key, value
+        self.layers[layer] = CacheLayer(key, value)
         return key, value
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Return the number of cached positions of a layer."""
-        keys = self.layers[layer].keys
-        return 0 if keys is None else keys.shape[2]
+        return self.layers[layer].keys.shape[2] if layer in self.layers else 0
 
     def reorder(self, rows: Tensor) -> None:
         """Select rows of the batch in the given order."""
         for held in self.layers.values():
-            if held.keys is not None and held.values is not None:
-                held.keys, held.values = held.keys[rows], held.values[rows]
+            held.keys, held.values = held.keys[rows], held.values[rows]
 
 
 class EncoderDecoderCache:
