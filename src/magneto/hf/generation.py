@@ -121,31 +121,25 @@ class BeamSearch:
             yield f"count ({self.count}) must be at most beams ({self.beams})"
 
 
-class FairseqEnds(LogitsProcessor):
-    """fairseq's rules: the end token is not first, and follows after `longest` tokens at most.
+class EndAtLimit(LogitsProcessor):
+    """fairseq's rule at the length limit: after `longest` tokens, only the end token is possible.
 
-    Padding is never generated, unless it is the end token.
+    Unlike transformers' `forced_eos_token_id`, the end token keeps its log-probability.
     """
 
-    def __init__(self, end: int, padding: int | None, longest: int) -> None:
-        self.end, self.padding, self.longest = end, padding, longest
+    def __init__(self, end: int, longest: int) -> None:
+        self.end, self.longest = end, longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Set excluded log-probabilities (rows, vocabulary) to -inf.
 
         `input_ids` are each row's start token and generated tokens, (rows, 1 + generated tokens).
         """
-        written = input_ids.shape[1] - 1
-        ends = scores[:, self.end].clone()
-        if written >= self.longest:
-            scores = torch.full_like(scores, float("-inf"))
-            scores[:, self.end] = ends
-        elif written == 0 or self.padding not in (None, self.end):
-            scores = scores.clone()
-            if self.padding is not None:
-                scores[:, self.padding] = float("-inf")
-            scores[:, self.end] = ends if written else float("-inf")
-        return scores
+        if input_ids.shape[1] <= self.longest:
+            return scores
+        only = torch.full_like(scores, float("-inf"))
+        only[:, self.end] = scores[:, self.end]
+        return only
 
 
 class Translator:
@@ -193,18 +187,18 @@ class Translator:
     def _generate(self, sources: list[Tokens]) -> list[Tokens]:
         settings = self.settings
         tokens, mask = self._padded(sources)
-        padding = None if self.padding == self.end else self.padding
         beams: dict[str, Any] = {"num_beams": 1}
         if settings.beams > 1:
             beams = {"num_beams": settings.beams, "length_penalty": settings.length_penalty,
                      "early_stopping": True, "num_return_sequences": settings.count}  # fmt: skip
-        ends = FairseqEnds(self.end, padding, settings.longest)
         written = self.model.generate(
             tokens,
             attention_mask=mask,
             do_sample=False,
             max_length=settings.longest + 2,  # with start and end token
-            logits_processor=LogitsProcessorList([ends]),
+            begin_suppress_tokens=[self.end],
+            suppress_tokens=None if self.padding == self.end else [self.padding],
+            logits_processor=LogitsProcessorList([EndAtLimit(self.end, settings.longest)]),
             **beams,
         )
         return written.tolist()

@@ -32,7 +32,7 @@ def causal(**changes: Any) -> Any:
 @pytest.mark.parametrize("positions", KINDS_OF_POSITIONS)
 def test_generation_is_equal_in_all_modes(positions: str) -> None:
     """Greedy and beam search agree with a growing cache, a static cache, no cache and left
-    padding."""
+    padding; greedy search also with guesses that shorten the cache."""
     sizes: dict[str, Any] = {"width": 32, "heads": 4, "key_value_heads": 2, "vocab_size": 300}
     model = shaken(causal(positions=positions, **sizes), 0.3)  # so that its continuations vary
     for beams in (1, 3):
@@ -45,6 +45,10 @@ def test_generation_is_equal_in_all_modes(positions: str) -> None:
         assert torch.equal(written, static)
         alone = model.generate(IDS[:1, 4:], **how)
         assert torch.equal(alone[0, 5:], written[0, 9 : 9 + alone.shape[1] - 5])
+    prompt = IDS[:1].repeat(1, 3)
+    how["num_beams"] = 1
+    guessed = model.generate(prompt, prompt_lookup_num_tokens=3, **how)
+    assert torch.equal(guessed, model.generate(prompt, **how))
     logits = model(IDS, attention_mask=LEFT).logits[:1, 4:]
     assert (logits - model(IDS[:1, 4:]).logits).abs().max() <= 1e-4
 
@@ -68,15 +72,6 @@ def test_logits_to_keep_are_those_of_the_whole() -> None:
     for keep, places in ((2, torch.tensor([7, 8])), (torch.tensor([5, 0, 2]),) * 2):
         kept = model(IDS, attention_mask=LEFT, logits_to_keep=keep).logits
         assert (kept - whole[:, places]).abs().max() <= 1e-6
-
-
-def test_speculative_decoding_equals_greedy() -> None:
-    """Speculative decoding shortens the cache after a wrong guess."""
-    wrapped = causal()
-    prompt = IDS[:1].repeat(1, 3)
-    settings = {"max_new_tokens": 12, "do_sample": False}
-    guessed = wrapped.generate(prompt, prompt_lookup_num_tokens=3, **settings)
-    assert torch.equal(guessed, wrapped.generate(prompt, **settings))
 
 
 def test_labels_may_be_shifted_and_none_is_a_loss_of_0() -> None:
