@@ -220,6 +220,13 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         hf.from_torch(encoder(None, activation=torch.tanh))
     with pytest.raises(ValueError, match="must have a final LayerNorm"):
         hf.from_torch(encoder(nn.RMSNorm(32), norm_first=True, bias=False))  # type: ignore[arg-type]
+    heads = nn.MultiheadAttention(32, 8, batch_first=True)
+    changes = {"norm_first": True, "activation": nn.ReLU(), "self_attn": heads}
+    for name, value in changes.items():
+        mixed = encoder(None, activation="gelu")
+        setattr(mixed.layers[1], name, value)
+        with pytest.raises(ValueError, match="different norm_first, nhead or activation"):
+            hf.from_torch(mixed)
     with pytest.raises(ValueError, match="from_torch"):
         hf.load(encoder(None))
 

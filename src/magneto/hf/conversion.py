@@ -256,8 +256,14 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     Raises:
         ValueError: If an option has no counterpart.
     """
-    first: Any = encoder.layers[0]  # torch's encoder consists of copies of a layer
-    before: bool = first.norm_first
+    every: Any = encoder.layers
+    first = every[0]
+    kinds: set[tuple[bool, int, Activation]] = {
+        (e.norm_first, e.self_attn.num_heads, _activation(e.activation)) for e in every
+    }
+    if len(kinds) > 1:
+        raise ValueError("layers with different norm_first, nhead or activation are not supported")
+    ((before, heads, activation),) = kinds
     if before != isinstance(encoder.norm, nn.LayerNorm):
         raise ValueError("an encoder with norm_first=True must have a final LayerNorm, and one "
                          "with norm_first=False must have none")  # fmt: skip
@@ -267,10 +273,10 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     config = TransformerConfig(
         width=first.linear1.in_features,
         layers=len(encoder.layers),
-        heads=first.self_attn.num_heads,
+        heads=heads,
         ffn_width=first.linear1.out_features,
         placement="pre" if before else "post",
-        activation=_activation(first.activation),
+        activation=activation,
         norm_eps=first.norm1.eps,
         bias=first.linear1.bias is not None,
     )
