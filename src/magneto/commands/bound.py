@@ -10,7 +10,6 @@ from magneto.theory.bounds import (
     CROSS_ATTENTION,
     Scales,
     bound,
-    cross_attentions,
     derived_scales,
     encoder_decoder_bound,
     find_family,
@@ -167,8 +166,7 @@ def bound_terms(
 ) -> dict[str, float]:
     if len(scales) == 1:
         return {"bound": bound(row, *scales.values(), form=form)}
-    places = cross_attentions(len(scales["decoder"].v) // 3, cross)
-    made = encoder_decoder_bound(row, **scales, cross=places, form=form)
+    made = encoder_decoder_bound(row, **scales, cross=cross, form=form)
     terms = {"decoder": made.decoder, "encoder": made.encoder, "passed_on": made.passed_on}
     return {"bound": made.total, **terms}
 

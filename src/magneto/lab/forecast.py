@@ -59,6 +59,8 @@ QUANTITIES = (
              "a step changes the weights by 10 %"),
     Quantity("update_to_bound", "update over the theory's bound", None, True, ""),
 )  # fmt: skip
+RATE_MARGIN = Quantity("rate", "largest stable rate over best rate", 1.0, False,
+                       "the best rate is no longer stable")  # fmt: skip
 # Priors of the power laws. The best rate is between constant and proportional to 1/size. The loss
 # falls slowly with size. A gap between two rows may grow or shrink. The scatter of stable rates and
 # the spread and scatter of losses are such that 80 % intervals had that coverage on
@@ -295,13 +297,11 @@ def learned(rung: Mapping[str, Any], row: str) -> bool:
     return "best_rate" in rung["rows"].get(row, {})
 
 
-def law_of(
-    points: Sequence[tuple[int, Mapping[str, float]]], size: int, prior: Prior
-) -> dict[str, Any]:
-    return asdict(fit_law([(s, pair["value"], pair["error"]) for s, pair in points], size, prior))
+def law_of(points: Sequence[tuple[int, Mapping[str, float]]], size: int, prior: Prior) -> Law:
+    return fit_law([(s, pair["value"], pair["error"]) for s, pair in points], size, prior)
 
 
-def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int) -> dict[str, Any]:
+def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int) -> Law:
     """Fit log(loss of `other` / loss of `row`) as a function of size; seeds are paired."""
     points = []
     for rung in rungs:
@@ -312,7 +312,7 @@ def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int)
         several = len(pairs) > 1
         error = stdev(pairs) / math.sqrt(len(pairs)) if several else ONE_SEED * math.sqrt(2)
         points.append((rung["size"], gap, error))
-    return asdict(fit_law(points, size, PRIORS["gaps"], logs=False))
+    return fit_law(points, size, PRIORS["gaps"], logs=False)
 
 
 def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -366,37 +366,29 @@ def expected_failures(
 
     `laws` are the forecast of one row at `size`, the target.
     """
-    found = []
-    for one in QUANTITIES:
-        limit = rungs[-1]["adam_eps"] if one.name == "embedding_gradient" else one.limit
-        if limit is None or one.name not in laws["measured"]:
-            continue
-        law = Law(**laws["measured"][one.name])
-        at = reaches(law, limit, size)
-        beyond = law.value >= limit if one.above else law.value <= limit
-        towards = at is not None and (law.exponent > 0) == one.above
-        found.append({
-            "name": one.name, "title": one.title, "trouble": one.trouble, "limit": limit,
-            "value": law.value, "low": law.low, "high": law.high,
-            "exponent": law.exponent,
-            "share": law.value / limit if one.above else limit / law.value,
-            "size": (max(at, float(rungs[0]["size"])) if at and towards
-                     else float(rungs[0]["size"]) if beyond else None),
-            "before_target": beyond,
-        })  # fmt: skip
+    watched = {one: laws["measured"][one.name] for one in QUANTITIES
+               if one.name in laws["measured"]}  # fmt: skip
     if laws["stable_rate"]:
         best, stable = laws["best_rate"], laws["stable_rate"]
-        slope = stable["exponent"] - best["exponent"]
-        apart = math.log(stable["value"] / best["value"])
-        power = -apart / slope if slope < 0 else math.inf
-        found.append({
-            "name": "rate", "title": "largest stable rate over best rate", "limit": 1.0,
-            "trouble": "the best rate is no longer stable", "value": math.exp(apart),
+        watched[RATE_MARGIN] = {
+            "value": stable["value"] / best["value"],
             "low": stable["low"] / best["high"], "high": stable["high"] / best["low"],
-            "exponent": slope, "share": math.exp(-apart),
-            "size": (size * math.exp(power) if power < 50
-                     else float(rungs[0]["size"]) if apart <= 0 else None),
-            "before_target": apart <= 0,
+            "exponent": stable["exponent"] - best["exponent"],
+        }  # fmt: skip
+    found, smallest = [], float(rungs[0]["size"])
+    for one, law in watched.items():
+        limit = rungs[-1]["adam_eps"] if one.name == "embedding_gradient" else one.limit
+        if limit is None:
+            continue
+        at = reaches(law, limit, size)
+        share = law["value"] / limit if one.above else limit / law["value"]
+        towards = at is not None and (law["exponent"] > 0) == one.above
+        found.append({
+            "name": one.name, "title": one.title, "trouble": one.trouble, "limit": limit,
+            **{name: law[name] for name in ("value", "low", "high", "exponent")},
+            "share": share,
+            "size": max(at, smallest) if at and towards else smallest if share >= 1 else None,
+            "before_target": share >= 1,
         })  # fmt: skip
     return sorted(found, key=lambda entry: entry["size"] or math.inf)
 

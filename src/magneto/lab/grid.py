@@ -165,23 +165,15 @@ def refuse_several_data(sweep: Sweep) -> None:
 
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
     """Refuse a grid that repeats a run, because its copies would count as separate seeds."""
-    lines = [
-        f"{name} repeats a value: {', '.join(twice)}; give it once"
-        for name, values in sweep.grid.items()
-        if (twice := repeated([str(value) for value in values]))
-    ]
-    if lines:
-        raise ConfigError(lines)
-    cells = sweep.cells()
-    if twice := repeated([cell.name for cell in cells]):
-        raise ConfigError([f"two runs of the grid would share the directory {twice[0]}; give "
-                           "one of them to a separate comparison (--out)"])  # fmt: skip
     names: dict[str, str] = {}
-    for cell, loaded in zip(cells, recipes, strict=True):
+    for cell, loaded in zip(sweep.cells(), recipes, strict=True):
         recipe = json.dumps(json_values(loaded), sort_keys=True)
         if recipe in names:
             raise ConfigError([f"{names[recipe]} and {cell.name} are the same run; "
                                "give each value of the grid once"])  # fmt: skip
+        if cell.name in names.values():
+            raise ConfigError([f"two runs of the grid would share the directory {cell.name}; give "
+                               "one of them to a separate comparison (--out)"])  # fmt: skip
         names[recipe] = cell.name
 
 

@@ -55,8 +55,8 @@ from magneto.theory.bounds import bound, derived_scales, find_family
 from magneto.theory.placement import Depth
 from magneto.training.logging import environment
 
-# Limits of the tested rates.
-LOWEST, HIGHEST = 1e-6, 3.0
+# Rates to test: 1e-6, 3e-6, ..., 1, 3.
+RATES = [float(f"{digit}e{power}") for power in range(-6, 1) for digit in (1, 3)]
 # Share of the budget for the cells; starting workers, reading data and figures take the rest.
 SHARE = 0.8
 # Minimum steps of a run, and steps below which seeds are dropped before runs become shorter.
@@ -335,8 +335,8 @@ def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any
         row = Cell(values).row
         start, below = list(ladder.rates), forecasts.get(row)
         if below:
-            middle = nearest(below["best_rate"]["value"])
-            start = [beside(middle, -1), middle, beside(middle, 1)]
+            place = RATES.index(nearest(below["best_rate"]["value"]))
+            start = RATES[max(place - 1, 0) : place + 2]
         tried = [Scored(**cell) for cell in mine.get(row, {}).get("cells", [])]
         stable = below["stable_below"] if below else None
         wanted = next_cells(tried, start, ladder.seeds, stable, bool(below))
@@ -375,7 +375,7 @@ def next_cells(
         # Move towards the lower loss.
         best = min(tested, key=lambda rate: ended.get((rate, first), math.inf))
         beyond = {tested[-1]: beside(best, 1), tested[0]: beside(best, -1)}.get(best, 0.0)
-        return [(beyond, first)] if LOWEST <= beyond <= HIGHEST else []
+        return [(beyond, first)] if 0 < beyond < math.inf else []
     complete = {rate: fmean(ended[rate, seed] for seed in seeds) for rate in learned
                 if all((rate, seed) in known for seed in seeds)}  # fmt: skip
     means = complete or {rate: ended[rate, first] for rate in learned}
@@ -383,7 +383,7 @@ def next_cells(
     wanted = []
     for rate in (best, *around(best, tested)):
         lost = (rate, first) in known and (rate, first) not in ended
-        if LOWEST <= rate <= HIGHEST and not lost:
+        if 0 < rate < math.inf and not lost:
             wanted += [(rate, seed) for seed in seeds]
     decisive = [cell for cell in dict.fromkeys(wanted) if cell not in known]
     return decisive or next_stable(tested, failed, best, stable, first)
@@ -399,11 +399,11 @@ def next_stable(
     """Return the next cells of the search for the largest stable rate.
 
     The search begins at the largest stable rate of the rung below, and ends when the next larger of
-    the rates 1, 3, 10, ... fails. `tested` are the tested rates, ascending; `failed` are those at
-    which a run failed.
+    `RATES` fails. `tested` are the tested rates, ascending; `failed` are those at which a run
+    failed.
     """
     if below and below > best:
-        guess = [rate for rate in (below, beside(below, 1)) if rate <= HIGHEST]
+        guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]
         if left := [(rate, seed) for rate in guess if rate not in tested]:
             return left
     upwards = [rate for rate in tested if rate >= best]
@@ -411,12 +411,12 @@ def next_stable(
     largest = steady[-1]
     above = upwards[len(steady)] if len(steady) < len(upwards) else None
     following = beside(largest, 1) if above is None else beside(above, -1)
-    wanted = following <= HIGHEST if above is None else following > 1.2 * largest
+    wanted = following < math.inf if above is None else following > 1.2 * largest
     return [(following, seed)] if wanted else []
 
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
-    """Return the nearest rates below and above a rate, among 1, 3, 10, ... and the tested rates."""
+    """Return the nearest rates below and above a rate, among `RATES` and the tested rates."""
     lower = [rate for rate in tried if rate < best]
     upper = [rate for rate in tried if rate > best]
     return (
@@ -425,24 +425,18 @@ def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
     )
 
 
-def rate_at(index: int) -> float:
-    return float(f"{1 if index % 2 == 0 else 3}e{index // 2}")
-
-
-def nearest(rate: float) -> float:
-    """Return the nearest of 1, 3, 10, 30, ... in logarithms."""
-    middle = round(2 * math.log10(rate))
-    near = [rate_at(index) for index in range(middle - 2, middle + 3)]
-    chosen = min(near, key=lambda one: abs(math.log(one / rate)))
-    return min(max(chosen, LOWEST), HIGHEST)
+def nearest(rate: float, rates: Sequence[float] = RATES) -> float:
+    """Return the nearest of some rates in logarithms."""
+    return min(rates, key=lambda other: abs(math.log(other / rate)))
 
 
 def beside(rate: float, step: int) -> float:
-    """Return the next of 1, 3, 10, ... above (step 1) or below (-1), at least a factor 1.5 off."""
-    index = round(2 * math.log10(rate)) - 3 * step
-    while step * math.log(rate_at(index) / rate) < math.log(1.5):
-        index += step
-    return rate_at(index)
+    """Return the next of `RATES` above (step 1) or below (-1), at least a factor 1.5 off.
+
+    Beyond the largest of `RATES` this is infinity, and below the smallest 0.
+    """
+    far = [other for other in RATES if step * math.log(other / rate) > math.log(1.5)]
+    return nearest(rate, far) if far else max(0.0, step * math.inf)
 
 
 def afforded(

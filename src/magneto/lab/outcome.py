@@ -151,7 +151,6 @@ class Group:
     """The seeds of one placement at one learning rate."""
 
     scores: tuple[float, ...]  # metric of every seed that finished and learned
-    finished: int  # number of these seeds
     stuck: int  # number of seeds that finished without learning
     diverged: int
     missing: int
@@ -160,10 +159,10 @@ class Group:
     def of(cls, cells: Iterable[Scored]) -> Group:
         own = list(cells)
         status = [cell.status for cell in own]
-        scores = (finite(cell.score) for cell in own if cell.status == FINISHED)
+        learned = (cell.score for cell in own if cell.status == FINISHED)
         return cls(
-            tuple(score for score in scores if score is not None),
-            *(status.count(kind) for kind in (FINISHED, STUCK, DIVERGED, MISSING)),
+            tuple(score for score in learned if score is not None),
+            *(status.count(kind) for kind in (STUCK, DIVERGED, MISSING)),
         )
 
     @property
@@ -181,11 +180,11 @@ class Group:
 
     @property
     def seeds(self) -> int:
-        return self.finished + self.failed
+        return len(self.scores) + self.failed
 
     @property
     def all_learned(self) -> bool:
-        return bool(self.finished) and not self.failed + self.missing
+        return bool(self.scores) and not self.failed + self.missing
 
 
 def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]:
@@ -296,7 +295,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         score=chosen.mean,
         interval=chosen.interval,
         scores=chosen.scores,
-        finished=every.finished,
+        finished=len(every.scores),
         stuck=every.stuck,
         diverged=every.diverged,
         missing=every.missing,
@@ -306,7 +305,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         failed_there=(at_next.failed, at_next.seeds),
         others_failed=(others.failed, others.seeds),
         best_beyond_stable=best is not None and (largest is None or best > largest),
-        sensitivity=sensitivity(mine, seeds) if every.finished else None,
+        sensitivity=sensitivity(mine, seeds) if every.scores else None,
     )
 
 

@@ -177,9 +177,9 @@ class ShortRun:
             found[limit] = next(((number, trouble) for number, trouble in each if trouble), None)
         return found
 
-    def at_rate(self, rate: float) -> FirstStep | None:
-        """Return the trial of the first step at a rate; None if that rate was not tried."""
-        return next((t for t in self.first_steps if math.isclose(t.learning_rate, rate)), None)
+    def at_rate(self, rate: float) -> FirstStep:
+        """Return the trial of the first step at a rate, which must have been tried."""
+        return next(t for t in self.first_steps if math.isclose(t.learning_rate, rate))
 
 
 def initial_model(task: Task, config: TrainingConfig, seed: int) -> nn.Module:

@@ -299,11 +299,7 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
     """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that workers are stopped too."""
-    try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:  # signals can be set in the main thread only
-        yield
-        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

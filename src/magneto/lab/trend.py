@@ -26,6 +26,13 @@ Estimate = dict[str, float]
 """A "value", the ends "low" and "high" of its interval at `LEVEL`, and the "error", the standard
 error of its natural logarithm."""
 
+Law = dict[str, float]
+"""A law and its forecast: the value or its logarithm is linear in the logarithm of the size.
+
+"value" is the forecast at the requested size, "low" and "high" are the ends of its interval, and
+"exponent", "exponent_low", "exponent_high" those of the exponent, all at `LEVEL`. If the value
+itself is linear, the exponent is its change when the size grows by a factor of e = 2.72."""
+
 
 def find_vertex(
     losses: Mapping[float, Sequence[float]], tried: float, edge_error: float
@@ -113,24 +120,6 @@ class Prior:
     weight: int = 4  # number of rungs that the prior scatter counts as
 
 
-@dataclass(frozen=True)
-class Law:
-    """A law and its forecast: the value or its logarithm is linear in the logarithm of the size.
-
-    `value` is the forecast at the requested size. If the value itself is linear, `exponent` is its
-    change when the size grows by a factor of e = 2.72. Intervals are at `LEVEL`; `rungs` is the
-    number of fitted rungs.
-    """
-
-    value: float
-    low: float
-    high: float
-    exponent: float
-    exponent_low: float
-    exponent_high: float
-    rungs: int
-
-
 def fit_law(
     points: Sequence[tuple[float, float, float]],
     size: float,
@@ -173,10 +162,13 @@ def fit_law(
     half = quantile * math.sqrt(here @ covariance @ here + variance)
     slope = quantile * math.sqrt(covariance[1, 1])
     value = level + exponent * at
-    ends = value, value - half, value + half
-    value, low, high = (math.exp(end) if logs else float(end) for end in ends)
-    slopes = float(exponent - slope), float(exponent + slope)
-    return Law(value, low, high, float(exponent), *slopes, len(x))
+    ends = {"value": value, "low": value - half, "high": value + half}
+    return {
+        **{name: math.exp(end) if logs else float(end) for name, end in ends.items()},
+        "exponent": float(exponent),
+        "exponent_low": float(exponent - slope),
+        "exponent_high": float(exponent + slope),
+    }
 
 
 def reaches(law: Law, limit: float, size: float) -> float | None:
@@ -184,7 +176,7 @@ def reaches(law: Law, limit: float, size: float) -> float | None:
 
     None if it never is.
     """
-    if not law.exponent or not law.value > 0:
+    if not law["exponent"]:
         return None
-    power = math.log(limit / law.value) / law.exponent
+    power = math.log(limit / law["value"]) / law["exponent"]
     return size * math.exp(power) if power < 50 else None

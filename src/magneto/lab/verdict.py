@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from magneto.lab.probe import LayerReading
+from magneto.lab.probe import LIMITS, LayerReading
 from magneto.lab.short_run import FirstStep, ShortRun
 
 Level = Literal["sound", "not decided", "likely to fail"]
 # Half of the largest finite number.
-HALF_FP16, HALF_BF16 = 32752.0, 1.694e38
+HALF_FP16, HALF_BF16 = LIMITS["fp16"] / 2, LIMITS["bf16"] / 2
 LEVELS: tuple[Level, ...] = ("sound", "not decided", "likely to fail")
 # Change of the output by a first step; the rate that makes it is reported, to compare models.
 SMALL_MOVE = 0.1
@@ -104,7 +104,7 @@ class Verdict:
 
 
 def judge(run: ShortRun) -> Verdict:
-    """Judge a short run of at least one step."""
+    """Judge a short run of at least one step, with first steps and steps at the peak rate."""
     checks = (_kept, _moved, _update, _distinct, _imbalance, _attention, _range, _loss)
     return Verdict(tuple(check(run) for check in checks))
 
@@ -169,8 +169,6 @@ def _moved(run: ShortRun) -> Finding:
     """Report the output's change by a step, for which the calibration gave no threshold."""
     small, peak = rate_of_move(run.first_steps, SMALL_MOVE), run.at_rate(run.peak)
     near = "" if small is None else f"; a rate of {small:.2g} changes it by {percent(SMALL_MOVE)}"
-    if peak is None:
-        return Finding("moved", "sound", None, f"no first step was measured at the peak rate{near}")
     text = (
         f"a first step at the peak rate of {run.peak:.2g} would change the output by "
         f"{percent(peak.moved)}{near}"
@@ -180,8 +178,6 @@ def _moved(run: ShortRun) -> Finding:
 
 def _update(run: ShortRun) -> Finding:
     peak = run.at_rate(run.peak)
-    if peak is None:
-        return Finding("update", "sound", None, "no update was measured at the peak rate")
     level = THRESHOLDS["update"].level(peak.update)
     advice = "" if level == "sound" else "; lower the peak rate"
     change = percent(peak.update)
@@ -190,8 +186,6 @@ def _update(run: ShortRun) -> Finding:
 
 
 def _distinct(run: ShortRun) -> Finding:
-    if not run.peak_steps:
-        return Finding("distinct", "sound", None, "no steps were taken at the peak rate")
     value = distinct_share(run.peak_steps[-1].layers)
     level = THRESHOLDS["distinct"].level(value)
     advice = ", a rank collapse in training; lower the peak rate, or try another placement"

@@ -245,13 +245,15 @@ def check_header(table: Table, kinds: Mapping[str, str]) -> None:
     names = [name.strip() for name in kinds]
     if not table.separator or not any(is_number(n) or len(n) > MAX_NAME_LENGTH for n in names):
         return
-    usual = {"text": ["text", "text2"], "class": ["label"], "number": ["label"],
-             "image": ["image"], "audio": ["audio"]}  # fmt: skip
-    words = [(usual.get(kind) or [""]).pop(0) if usual.get(kind) else "" for kind in kinds.values()]
-    header = table.separator.join(word or f"column{n}" for n, word in enumerate(words, 1))
-    first = abbreviate(names[0])
-    raise ValueError(f"{table.where}: the first line is not a header ({first}, ...). "
-                     f"Write one above it: {header}".replace("\t", "<TAB>"))  # fmt: skip
+    usual = {"text": ("text", "text2"), "class": ("label",), "number": ("label",),
+             "image": ("image",), "audio": ("audio",)}  # fmt: skip
+    header = list[str]()
+    for number, kind in enumerate(kinds.values(), 1):
+        free = [word for word in usual.get(kind, ()) if word not in header]
+        header.append(free[0] if free else f"column{number}")
+    shown = table.separator.join(header).replace("\t", "<TAB>")
+    raise ValueError(f"{table.where}: the first line is not a header ({abbreviate(names[0])}, ...)."
+                     f" Write one above it: {shown}")  # fmt: skip
 
 
 def text_candidates(

@@ -19,8 +19,7 @@ GRID = {PLACEMENT: ["pre", "sub"], RATE: [1e-3], SEED: [1]}
 
 def test_one_run_twice_is_no_second_seed(tmp_path: Path) -> None:
     for fields, answer in (
-        ({"model.layers": ["6", "6", "8"]}, "model.layers repeats a value: 6"),
-        ({RATE: [1e-3, 1e-3]}, "training.learning_rate repeats a value: 0.001"),
+        ({RATE: [1e-3, 1e-3]}, "are the same run"),
         ({"model.pretrained": ["a/b", "a_b"]}, "would share the directory pretrained=a_b"),
         ({"model.layers": ["6", "06"]}, "are the same run"),
     ):

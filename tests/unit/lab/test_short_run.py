@@ -80,7 +80,7 @@ def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(small
     steps = steps_at_peak(task, made.training, seed=made.seed, steps=4)
     assert [step.learning_rate for step in steps] == [made.training.learning_rate] * 4
     tried = run.at_rate(run.peak)
-    assert tried is not None and run.peak == made.training.learning_rate
+    assert run.peak == made.training.learning_rate
     ratios = [layer.update_ratio or 0.0 for layer in steps[0].layers]
     assert tried.update == pytest.approx(sum(ratios) / len(ratios)) and tried.update > 0
     assert [step.loss for step in steps[:1]] == [step.loss for step in run.steps]

@@ -53,19 +53,20 @@ def test_a_power_law_is_recovered() -> None:
     points = [(size, 5 * size**-0.8, 1e-4) for size in (64, 128, 256, 512)]
     wide = Prior(0.0, 10.0, 1e-3)
     law = fit_law(points, 2048, wide)
-    assert law.value == pytest.approx(5 * 2048**-0.8, rel=1e-3)
-    assert law.exponent == pytest.approx(-0.8, abs=1e-3) and law.rungs == 4
-    assert law.low < law.value < law.high and law.exponent_low < -0.8 < law.exponent_high
+    assert law["value"] == pytest.approx(5 * 2048**-0.8, rel=1e-3)
+    assert law["exponent"] == pytest.approx(-0.8, abs=1e-3)
+    assert law["low"] < law["value"] < law["high"]
+    assert law["exponent_low"] < -0.8 < law["exponent_high"]
     assert reaches(law, 5 * 4096**-0.8, 2048) == pytest.approx(4096, rel=1e-2)
     gaps = [(size, -0.1 + 0.02 * math.log(size), 1e-4) for size in (64, 128, 256)]
     law = fit_law(gaps, 1024, wide, logs=False)
-    assert law.value == pytest.approx(-0.1 + 0.02 * math.log(1024), abs=1e-3)
-    assert law.exponent == pytest.approx(0.02, abs=1e-3)
+    assert law["value"] == pytest.approx(-0.1 + 0.02 * math.log(1024), abs=1e-3)
+    assert law["exponent"] == pytest.approx(0.02, abs=1e-3)
 
 
 def test_one_rung_gives_what_is_assumed_beforehand() -> None:
     law = fit_law([(64, 1e-2, math.nan)], 256, PRIOR)
-    assert law.value == pytest.approx(1e-2 / 2) and law.exponent == pytest.approx(-0.5)
+    assert law["value"] == pytest.approx(1e-2 / 2) and law["exponent"] == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("rungs", [1, 2, 3, 5])
@@ -79,7 +80,7 @@ def test_forecast_intervals_hold_as_often_as_they_claim(rungs: int, scatter: flo
         logs = draws.normal(-0.5, 0.5) * np.log(sizes) + draws.normal(0, scatter, rungs + 1)
         points = [(s, math.exp(y), 0.0) for s, y in zip(sizes[:-1], logs[:-1], strict=True)]
         law = fit_law(points, sizes[-1], PRIOR)
-        held.append(law.low <= math.exp(logs[-1]) <= law.high)
+        held.append(law["low"] <= math.exp(logs[-1]) <= law["high"])
     if scatter == PRIOR.scatter:
         assert 0.77 < np.mean(held) < 0.92
     elif rungs == 5:

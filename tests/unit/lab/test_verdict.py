@@ -91,8 +91,6 @@ def test_the_first_step_is_judged_at_the_peak_rate() -> None:
     tries = [*TRIES, FirstStep(1.0, 30.0, 3.0, 5.0)]
     wild = replace(made, first_steps=tries, peak=1.0)
     assert finding(wild, "update")[:2] == ("not decided", 5.0)
-    untried = replace(made, peak=0.5)
-    assert finding(untried, "moved")[:2] == ("sound", None)
 
 
 def test_steps_at_the_peak_rate() -> None:
@@ -106,8 +104,6 @@ def test_steps_at_the_peak_rate() -> None:
     broken = replace(made, peak_steps=[*steps, replace(steps[0], loss=math.nan, layers=[
         layer(0), layer(1, distinct_rms=math.nan)])])  # fmt: skip
     assert finding(broken, "distinct")[:2] == ("likely to fail", 0.0)
-    none = replace(made, peak_steps=[])
-    assert finding(none, "distinct")[:2] == ("sound", None)
 
 
 def test_gradients_and_attention() -> None:
@@ -130,8 +126,8 @@ def test_range_and_loss() -> None:
 def test_what_is_not_finite_is_no_crash() -> None:
     broken = run(layer(1, activation_rms=math.nan, distinct_rms=math.nan, activation_max=math.nan))
     assert judge(broken).level == "likely to fail"
-    bare = ShortRun([StepReading(1, 1.0, 0.0, 1.0, [LayerReading("layers.0")])], [])
-    assert judge(bare).level == "likely to fail"
+    steps = [StepReading(1, 1.0, 0.0, 1.0, [LayerReading("layers.0")])]
+    assert judge(ShortRun(steps, TRIES, 1e-2, steps)).level == "likely to fail"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from magneto.lab.report.figures import draw_curves, draw_scores, failure_marks, 
 from magneto.lab.report.plot import Plot, series_of
 from tests.unit.lab.invented import assemble
 
-LEARNED, SPLIT = Group((4.0, 4.2), 2, 0, 0, 0), Group((4.0,), 1, 0, 1, 0)
-LOST, SAT = Group((), 0, 0, 2, 0), Group((), 0, 2, 0, 0)
+LEARNED, SPLIT = Group((4.0, 4.2), 0, 0, 0), Group((4.0,), 0, 1, 0)
+LOST, SAT = Group((), 0, 2, 0), Group((), 2, 0, 0)
 
 
 def run(rate: float, score: float | None, seed: int = 1, **more: Any) -> Scored:
