@@ -5,8 +5,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,19 +153,6 @@ def test_a_killed_grid_gives_the_same_table(
 
 
 @pytest.mark.distributed
-def test_two_machines_share_a_folder(tmp_path: Path) -> None:
-    """Two workers at once: every cell is run by exactly one of them."""
-    open_sweep(tmp_path, sweep())
-    words = [sys.executable, "-m", "magneto.lab.sweep", str(tmp_path)]
-    workers = [subprocess.Popen(words) for _ in range(2)]
-    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
-    for cell in sweep().cells():
-        run = tmp_path / "cells" / cell.name
-        assert is_done(tmp_path, cell)
-        assert len(json.loads((run / "environment.json").read_text())) == 1, "it was run twice"
-
-
-@pytest.mark.distributed
 def test_compare_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +163,8 @@ def test_compare_from_the_command_line(
     assert found["report"] == str(page) and str(tmp_path) not in page.read_text()
     page.unlink()
     (kept,) = tmp_path.glob("grid/cells/*/final")
+    started_by = [json.loads(path.read_text()) for path in tmp_path.glob("grid/cells/*/env*.json")]
+    assert [len(each) for each in started_by] == [1] * 4, "two workers ran a cell"
     for cell in tmp_path.glob("grid/cells/*"):  # as a worker that was killed leaves them
         (cell / "best").mkdir()
         (cell / "final").mkdir(exist_ok=True)

@@ -156,28 +156,21 @@ def shared_seeds(
     has a run of the first seed.
     """
     tried, found = sorted(losses), None
-    for seeds in range(max((len(losses[rate]) for rate in good), default=0), 0, -1):
-        full = of_first_seeds(losses, seeds)
-        able = [rate for rate in good if rate in full]
+    order = sorted({seed for own in losses.values() for seed in own})
+    for seeds in range(len(order), 0, -1):
+        drawn = {rate: [own.get(seed) for seed in order[:seeds]] for rate, own in losses.items()}
+        full = {rate: [loss for loss in own if loss is not None] for rate, own in drawn.items()
+                if None not in own}  # fmt: skip
+        able = {rate: fmean(full[rate]) for rate in good if rate in full}
         if not able:
             continue
-        best = min(able, key=lambda rate, full=full: fmean(full[rate]))
+        best = min(able, key=able.__getitem__)
         found = full, best, seeds
         index = tried.index(best)
         near = [rate for rate in tried[max(index - 1, 0) : index + 2] if rate in good]
         if all(rate in full for rate in near):
             break
     return found
-
-
-def of_first_seeds(
-    losses: Mapping[float, Mapping[int, float | None]], count: int
-) -> dict[float, list[float]]:
-    """Return the losses of the rates that have a loss for each of the first `count` seeds."""
-    first = sorted({seed for own in losses.values() for seed in own})[:count]
-    shared = {rate: [own.get(seed) for seed in first] for rate, own in losses.items()}
-    return {rate: [loss for loss in own if loss is not None] for rate, own in shared.items()
-            if None not in own}  # fmt: skip
 
 
 def read_probe(run: Path) -> dict[str, float]:

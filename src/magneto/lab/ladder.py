@@ -47,12 +47,10 @@ from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
 from magneto.lab.probe import last_stack
 from magneto.lab.short_run import initial_model
 from magneto.lab.sweep import default_jobs, prepare_data, run_local
-from magneto.lab.update import measure_growth, measured_shape
+from magneto.lab.update import bounds_over, measure_growth, measured_shape
 from magneto.nn.config import TransformerConfig
 from magneto.progress import ProgressBars
 from magneto.recipe import LADDER_FILE, SPEC_FILE, Recipe, load_recipe
-from magneto.theory.bounds import bound, derived_scales, find_family
-from magneto.theory.placement import Depth
 from magneto.training.logging import environment
 
 # Rates to test: 1e-6, 3e-6, ..., 1, 3.
@@ -311,17 +309,15 @@ def update_to_bound(recipe: Recipe) -> list[float]:
     task = recipe.build_task()
     task.prepare()  # sizes of the model may depend on the data
     last = last_stack(initial_model(task, recipe.training, recipe.seed))
-    row, depth = last.config.row, len(last.layers)
-    stack = "decoder" if last.causal else "encoder"
-    try:
-        form = next(iter(find_family(row).backward))
-        limit = bound(row, derived_scales(row, Depth(stack, depth)), form=form)
-    except ValueError:
+    depths, stack = [len(last.layers)], "decoder" if last.causal else "encoder"
+    bounds = bounds_over(last.config.row, depths, stack)
+    if not bounds:
         return []
     found = measure_growth(
-        measured_shape(last.config, last.config.width), depths=[depth],
+        measured_shape(last.config, last.config.width), depths=depths,
         seeds=UPDATE_SEEDS, samples=1, stack=stack,
     )  # fmt: skip
+    (limit,) = bounds["paper"]
     return [abs(u.value) / limit for u in found if (u.reading, u.optimizer) == ("label", "sgd")]
 
 

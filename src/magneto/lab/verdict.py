@@ -33,10 +33,8 @@ class Threshold:
     undecided: float
     fails: float | None
 
-    def level(self, value: float | None) -> Level:
+    def level(self, value: float) -> Level:
         """Return the level of a value; nan has the worst level."""
-        if value is None:
-            return "sound"
         if self._is_better(value, self.undecided):
             return "sound"
         if self.fails is None or self._is_better(value, self.fails):
@@ -239,12 +237,10 @@ def _range(run: ShortRun) -> Finding:
     ]  # fmt: skip
     trouble = troubles["bf16"] or troubles["fp16"]
     broken = troubles["bf16"] is not None and "not finite" in troubles["bf16"][1].reason
-    largest = math.inf if broken else max(activations, default=None)
+    largest = math.inf if broken else max(activations, default=0.0)
     if trouble:
         remark = "" if troubles["bf16"] else "; it is within the range of bf16 and fp32"
         text = f"at step {trouble[0]}, {trouble[1].layer}: {trouble[1].reason}{remark}"
-    elif largest is None:
-        text = "no activation was measured"
     else:
         text = f"the largest activation is {largest:.3g}, within the range of fp16, bf16 and fp32"
     return Finding("range", THRESHOLDS["largest"].level(largest), largest, text)

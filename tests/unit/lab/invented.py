@@ -1,5 +1,6 @@
 """Invented cells of grids with known conclusions, and comparisons of them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,24 +11,38 @@ from magneto.lab.outcome import Judge, Scored, summarise
 BASELINE = 7.5
 
 
-def status(score: float | None) -> str:
+def cell(
+    placement: str,
+    rate: float,
+    seed: int,
+    score: float | str | None,
+    first: float = 8.0,
+    baseline: float = BASELINE,
+) -> Scored:
+    """None diverged, "missing" has no result, a score that is not below the baseline is no success.
+
+    The curve is a line from the first loss to the score, or to 20.
+    """
+    where = (placement, rate, seed)
+    if isinstance(score, str):
+        return Scored(*where, score)
+    end = 20.0 if score is None else score
+    curve = [[10 * i, first + (end - first) * i / 20] for i in range(1, 21)]
+    common: dict[str, Any] = {"initial_loss": first, "seconds": 10.0, "steps": 200}
     if score is None:
-        return "diverged"
-    return "did not learn" if score == BASELINE else "finished"
+        return Scored(*where, "diverged", diverged_at=67, reason="the loss is nan",
+                      curve=[*curve, [210, math.inf]], **common)  # fmt: skip
+    status = "finished" if score < baseline else "did not learn"
+    return Scored(*where, status, score=score, loss=score, curve=curve, **common)
 
 
-def cells(
-    placement: str, table: dict[float, list[float | None]], first: float = 8.0
-) -> list[Scored]:
-    """A score per seed at each rate; None diverged, a score at the baseline did not learn."""
+def cells(placement: str, table: dict[float, list[Any]], first: float = 8.0) -> list[Scored]:
+    """Return a cell for each seed at each rate; seeds are counted from 0."""
     return [
-        Scored(
-            placement, rate, seed, status(score),
-            score=score, loss=score, initial_loss=first,
-        )
+        cell(placement, rate, seed, score, first)
         for rate, scores in table.items()
         for seed, score in enumerate(scores)
-    ]  # fmt: skip
+    ]
 
 
 def assemble(cells: Sequence[Scored], judge: Judge) -> dict[str, Any]:

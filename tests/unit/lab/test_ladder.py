@@ -45,7 +45,7 @@ from magneto.lab.report.ladder import write_ladder
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from tests.commands import refused
-from tests.unit.lab.invented import cells
+from tests.unit.lab.invented import cell, cells
 
 QUIET = ProgressBars(quiet=True)
 BASELINE, FIRST = 3.2, 6.0
@@ -93,12 +93,12 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def run(place: Path, sweep: Any, jobs: int, progress: Any) -> bool:
         width = int(place.name.partition("-")[2])
-        for cell in read_sweep(place).cells():
-            path = place / "cells" / cell.name / "outcome.json"
+        for planned_cell in read_sweep(place).cells():
+            path = place / "cells" / planned_cell.name / "outcome.json"
             if path.exists():
                 continue
-            ran.append(f"{width} {cell.name}")
-            outcome, probe = invent(width, **cell.values)
+            ran.append(f"{width} {planned_cell.name}")
+            outcome, probe = invent(width, **planned_cell.values)
             write_json(path, outcome)
             (path.parent / "probe.jsonl").write_text(probe)
             (path.parent / "metrics.jsonl").write_text("")
@@ -208,12 +208,7 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
 
 
 def scored(table: dict[tuple[float, int], float | None]) -> list[Scored]:
-    """Return cells; None means diverged, and a loss at or above the baseline did not learn."""
-    kinds = {True: "finished", False: "did not learn"}
-    return [
-        Scored("pre", rate, seed, "diverged" if loss is None else kinds[loss < BASELINE], loss=loss)
-        for (rate, seed), loss in table.items()
-    ]
+    return [cell("pre", *key, loss, FIRST, BASELINE) for key, loss in table.items()]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +409,7 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
     for size, pre, sub in ((32, 1.2, 0.8), (64, 0.6, 0.5), (128, 0.3, 0.26)):
         rows = {}
         for row, loss in (("pre", pre), ("sub", sub)):
-            table = {1e-3: [9.0, 9.0], 3e-3: [loss, loss + 0.4], 1e-2: [9.0, 9.0]}
+            table = {1e-3: [7.0, 7.0], 3e-3: [loss, loss + 0.4], 1e-2: [7.0, 7.0]}
             rows[row] = {**(sum_up(cells(row, table)) or {}), "measured": {}}
         rungs.append({"size": size, "rows": rows, "adam_eps": 1e-8, "baseline_loss": None})
     told = forecast(rungs, 512)
@@ -430,8 +425,7 @@ def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:
     stuck = [[1e-3, 3.3], [1e-2, 3.3]]
     rungs = []
     for losses in (learned, stuck):
-        runs = [asdict(cell) | {"initial_loss": FIRST} for cell in
-                scored({(rate, 1): loss for rate, loss in losses})]  # fmt: skip
+        runs = [asdict(run) for run in scored({(rate, 1): loss for rate, loss in losses})]
         found = {"best_rate": {}} if losses is learned else {}
         rungs.append({"size": len(rungs), "rows": {"pre": {"cells": runs, **found}}})
     add_sensitivity(rungs)

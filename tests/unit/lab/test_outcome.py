@@ -7,7 +7,7 @@ import pytest
 
 from magneto.lab.answer import answer
 from magneto.lab.outcome import Judge, Scored, summarise, verdict
-from tests.unit.lab.invented import BASELINE, cells, status
+from tests.unit.lab.invented import BASELINE, cell, cells
 
 
 def ended(loss: float | None, curve: float = 3.0) -> dict:
@@ -79,10 +79,7 @@ def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
 def test_rows_are_judged_as_stable_by_the_same_seeds() -> None:
     """Additional seeds near one row's best rate fail there; the other row has no such seeds."""
     table: dict[float, list[float | None]] = {1e-3: [4.0], 1e-2: [3.5], 1e-1: [None]}
-    more = [
-        Scored("sub", 1e-2, seed, status(score), score=score, loss=score, initial_loss=8.0)
-        for seed, score in enumerate([3.4, BASELINE, 3.6], 1)
-    ]
+    more = [cell("sub", 1e-2, seed, score) for seed, score in enumerate([3.4, BASELINE, 3.6], 1)]
     grid = [*cells("pre", table), *cells("sub", table), *more]
     pre, sub = (summarise(grid, name, False) for name in ("pre", "sub"))
     apart = [*cells("pre", table), *more]  # rows that have no seed in common

@@ -123,15 +123,6 @@ def test_square_xavier_is_1_and_the_feed_forward_network_is_not() -> None:
         assert squares(scales.w) == pytest.approx([1, 0.4], rel=0.05)
 
 
-def test_square_sub_ln_has_the_derived_scales() -> None:
-    made = config(width=256, ffn_width=256, placement="sub", layers=6)
-    expected = derived_scales("sub", Depth("encoder", 6))
-    scales = effective_scales(Encoder(made))
-    assert scales.v == pytest.approx(expected.v, rel=0.02)
-    assert scales.w == pytest.approx(expected.w, rel=0.02)
-    assert theory_of(Encoder(made)).measured["paper"] == pytest.approx(3.2354, rel=0.03)
-
-
 def test_fused_projections_and_shared_keys_are_measured_on_the_values_alone() -> None:
     stack = Decoder(config(key_value_heads=2))
     with torch.no_grad():

@@ -1,32 +1,18 @@
 """Figures of failures, baselines and curves, and their captions."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from magneto.lab.outcome import Group, Judge, Scored, group_cells
+from magneto.lab.outcome import Group, Judge, group_cells
 from magneto.lab.report.figures import draw_curves, draw_scores, failure_marks, thinned
 from magneto.lab.report.plot import Plot, series_of
-from tests.unit.lab.invented import assemble
+from tests.unit.lab.invented import assemble, cell, cells
 
 LEARNED, SPLIT = Group((4.0, 4.2), 0, 0, 0), Group((4.0,), 0, 1, 0)
 LOST, SAT = Group((), 0, 2, 0), Group((), 2, 0, 0)
-
-
-def run(rate: float, score: float | None, seed: int = 1, **more: Any) -> Scored:
-    """One run of Sub-LN; without a score it diverged at step 20."""
-    known = score is not None
-    end = 20.0 if score is None else score
-    told: dict[str, Any] = {
-        "curve": [[0, 8.0], [10, 8.0 if not known else end], [20, end if known else math.nan]],
-        "diverged_at": None if known else 20,
-        "reason": "" if known else "the loss is nan",
-    }
-    return Scored(
-        "sub", rate, seed, "finished" if known else "diverged", score=score, loss=score,
-        initial_loss=8.0, steps=20, **(told | more),
-    )  # fmt: skip
 
 
 def scores_of(comparison: dict[str, Any]) -> str:
@@ -40,8 +26,8 @@ def curves_of(comparison: dict[str, Any]) -> list:
 
 def test_a_failed_rate_is_not_bridged_in_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plot, "finish", lambda plot: plot)
-    scores = [4.0, None, 5.0]
-    comparison = assemble([run(10.0**i, y) for i, y in enumerate(scores)], Judge("loss", False))
+    table = {1.0: [4.0], 10.0: [None], 100.0: [5.0]}
+    comparison = assemble(cells("sub", table), Judge("loss", False))
     series = series_of(["sub"], {})
     plot: Any = draw_scores(comparison, group_cells(comparison), series)
     lines = [line for line in plot.axes[-1].lines if line.get_linestyle() != "None"]
@@ -58,27 +44,27 @@ def test_marks_say_how_a_rate_failed() -> None:
 
 
 def test_the_baseline_is_drawn_or_named_at_the_frame() -> None:
-    cells = [run(1e-3, 4.0), run(1e-2, 5.0)]
-    assert "trivial baseline 6<" in scores_of(assemble(cells, Judge("loss", False, 6.0)))
-    far = scores_of(assemble(cells, Judge("loss", False, 60.0)))
+    losses = cells("sub", {1e-3: [4.0], 1e-2: [5.0]})
+    assert "trivial baseline 6<" in scores_of(assemble(losses, Judge("loss", False, 6.0)))
+    far = scores_of(assemble(losses, Judge("loss", False, 60.0)))
     assert "trivial baseline 60, above the frame" in far
-    assert "initial loss 8" in scores_of(assemble(cells, Judge("loss", False)))
-    accuracy = [run(1e-3, 0.5), run(1e-2, 0.6)]
+    assert "initial loss 8" in scores_of(assemble(losses, Judge("loss", False)))
+    accuracy = cells("sub", {1e-3: [0.5], 1e-2: [0.6]})
     assert "trivial baseline 0.1, below" in scores_of(
         assemble(accuracy, Judge("accuracy", True, 0.1))
     )
 
 
 def test_what_diverged_stands_above_the_curves() -> None:
-    comparison = assemble([run(1e-3, 4.0), run(1e-3, None, 2)], Judge("loss", False))
+    comparison = assemble(cells("sub", {1e-3: [4.0, None]}), Judge("loss", False))
     (panel,) = curves_of(comparison)
     curve, lost = sorted(panel.hits, key=lambda hit: "diverged" in hit["points"][0][2])
-    assert lost["points"][0][2] == "seed 2: diverged at step 20"
+    assert lost["points"][0][2] == "seed 1: diverged at step 67"
     assert lost["points"][0][1] < min(y for _, y, _ in curve["points"])
     assert "× diverged" in panel.svg
-    (whole,) = curves_of(assemble([run(1e-3, 4.0)], Judge("loss", False)))
+    (whole,) = curves_of(assemble([cell("sub", 1e-3, 1, 4.0)], Judge("loss", False)))
     assert "diverged" not in whole.svg
-    worse = run(1e-3, None, diverged_at=None, reason="the loss is 13 at the end")
+    worse = replace(cell("sub", 1e-3, 1, None), diverged_at=None, reason="the loss is 13")
     (panel,) = curves_of(assemble([worse], Judge("loss", False)))
     assert "seed 1: the loss is 13" in str(panel.hits)
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from magneto.commands.compare import table
-from magneto.lab.outcome import Judge, Scored, group_cells
+from magneto.lab.outcome import Judge, group_cells
 from magneto.lab.report.figures import draw_scores
 from magneto.lab.report.plot import series_of
 from magneto.lab.report.report import as_markdown, write_report
-from tests.unit.lab.invented import assemble
+from tests.unit.lab.invented import assemble, cell, cells
 
 JUDGE = Judge("loss", False, 7.8)
 SCORES = {
@@ -27,28 +27,7 @@ SCORES = {
 }
 
 
-def cell(placement: str, rate: float, seed: int, score: float | str | None) -> Scored:
-    if score == "missing":
-        return Scored(placement, rate, seed, "missing")
-    known = isinstance(score, float)
-    ended = "finished" if known and JUDGE.beats_baseline(score) else "did not learn"
-    end = score if known else 20.0
-    curve = [[10 * i, 8 + (end - 8) * i / 20] for i in range(1, 21)]
-    return Scored(
-        placement, rate, seed, ended if known else "diverged",
-        score=score if known else None, loss=score if known else None, initial_loss=8.0,
-        diverged_at=None if known else 67, reason="" if known else "the loss is nan",
-        seconds=10.0, steps=200, curve=curve if known else [*curve, [210, float("inf")]],
-    )  # fmt: skip
-
-
 def comparison() -> dict[str, Any]:
-    cells = [
-        cell(name, rate, seed, score)
-        for name, table in SCORES.items()
-        for rate, scores in table.items()
-        for seed, score in enumerate(scores, 1)
-    ]
     updates = [
         {"placement": name, "layers": layers, "seed": seed, "reading": reading,
          "optimizer": "sgd", "value": layers ** (1.0 if name == "post" else 0.1) * (1 + seed / 10)}
@@ -60,7 +39,8 @@ def comparison() -> dict[str, Any]:
          "interval": 0.1, "ratio": 4.0, "ratio_range": [3.5, 4.5], "depths": [6, 24]}
         for name in SCORES for reading in ("label", "output")
     ]  # fmt: skip
-    return assemble(cells, JUDGE) | {
+    grid = [one for name, table in SCORES.items() for one in cells(name, table)]
+    return assemble(grid, JUDGE) | {
         "measured": {
             "width": 48, "depths": [6, 12, 24], "updates": updates, "growth": growth,
             "bounds": {"post": {"paper": [24.0, 48.0, 96.0]}, "sub": {"paper": [3.2, 3.0, 2.8]}},
@@ -170,7 +150,7 @@ def test_markdown_and_csv(made: Path) -> None:
     points = list(csv.DictReader((made / "curves.csv").open()))
     assert len(points) == 22 * 20 + 4
     assert points[0] == {
-        "placement": "post", "learning_rate": "0.001", "seed": "1", "status": "finished",
+        "placement": "post", "learning_rate": "0.001", "seed": "0", "status": "finished",
         "curve_of": "training", "step": "10", "loss": str(8 + (6.41 - 8) / 20),
     }  # fmt: skip
 
@@ -191,8 +171,8 @@ def test_a_terminal_shows_the_numbers_of_the_report() -> None:
 def test_without_measurements_or_results(tmp_path: Path) -> None:
     known = comparison()
     rates = known["learning_rates"]
-    cells = [cell(name, rate, 1, "missing") for name in SCORES for rate in rates]
-    bare = assemble(cells, Judge("loss", False))
+    grid = [cell(name, rate, 1, "missing") for name in SCORES for rate in rates]
+    bare = assemble(grid, Judge("loss", False))
     words = words_of(write_report(bare, tmp_path).read_text())
     assert "There is no result yet." in words and "12 of 12 runs have no result yet" in words
     assert "no result yet" in words and "trivial baseline" not in words
