@@ -85,36 +85,27 @@ def first_cells(sweep: Sweep) -> dict[str, Cell]:
 
 
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
-    """Return a finished sweep, extended by cells of more seeds near each row's best rate."""
-    recipe = sweep.load(sweep.cells()[0])
-    judge = Judge.of(recipe.build_task(), recipe.training.evaluate_limit)
-    scored = [score_cell(folder, cell, judge) for cell in sweep.cells()]
-    best = {row: summarise(scored, row, judge.higher_is_better).best_learning_rate
-            for row in first_cells(sweep)}  # fmt: skip
-    known = {cell.name for cell in sweep.cells()}
-    new = [
-        values
-        for row, rate in best.items()
-        for values in around(sweep, row, rate, seeds)
-        if Cell(values).name not in known
-    ]
-    return replace(sweep, further=[*sweep.further, *new])
+    """Return a finished sweep, extended by cells of more seeds near each row's best rate.
 
-
-def around(
-    sweep: Sweep, row: str, rate: float | None, seeds: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Return the values of a row's cells at a rate and its neighbours, for each of the seeds.
-
-    [] for a row without a best rate, since more seeds would not give it one.
+    A row without a best rate gets no seeds, since they would not give it one.
     """
-    mine = {float(c.values[RATE]): c for c in sweep.cells() if c.row == row}
-    rates = sorted(mine)
-    if rate is None:
-        return []
-    place = rates.index(rate)
-    near = rates[max(place - 1, 0) : place + 2]
-    return [{**mine[one].values, SEED: seed} for one in near for seed in seeds]
+    cells = sweep.cells()
+    recipe = sweep.load(cells[0])
+    judge = Judge.of(recipe.build_task(), recipe.training.evaluate_limit)
+    scored = [score_cell(folder, cell, judge) for cell in cells]
+    new = []
+    for row in first_cells(sweep):
+        best = summarise(scored, row, judge.higher_is_better).best_learning_rate
+        if best is None:
+            continue
+        mine = {float(cell.values[RATE]): cell.values for cell in cells if cell.row == row}
+        rates = sorted(mine)
+        place = rates.index(best)
+        near = rates[max(place - 1, 0) : place + 2]
+        new += [{**mine[rate], SEED: seed} for rate in near for seed in seeds]
+    known = {cell.name for cell in cells}
+    new = [values for values in new if Cell(values).name not in known]
+    return replace(sweep, further=[*sweep.further, *new])
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:

@@ -8,8 +8,8 @@ several widths, and fits the change of each layer's output as a power of the wid
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from magneto.data.stream import to_device
 from magneto.figures import as_svg, canvas
-from magneto.lab.probe import find_stacks, last_stack
+from magneto.lab.probe import find_stacks
 from magneto.lab.short_run import first_piece, initial_model, short_run
 from magneto.nn.transformer import ProbedStack
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.training.distributed import pick_device
-from magneto.training.task import place_companion
+from magneto.training.task import Task, place_companion
 
 HEAD = "head"
 # A change that grows faster than this power of the width needs a lower rate at a larger width.
@@ -70,17 +70,9 @@ def measure_coordinates(
         place_companion(task, device)
         model = initial_model(task, config, sized.seed)
         piece = to_device(first_piece(task, config, sized.seed), device)
-
-        def record(task: Any = task, model: nn.Module = model, piece: Any = piece) -> dict:
-            model.eval()
-            with torch.no_grad(), outputs(model) as found:
-                task.loss(model, piece)
-            model.train()
-            return found
-
-        before = record()
+        before = outputs(task, model, piece)
         short_run(task, model, config, seed=sized.seed, steps=steps, rates=())
-        after = record()
+        after = outputs(task, model, piece)
         for name, value in before.items():
             initial.setdefault(name, {})[width] = rms(value)
             change.setdefault(name, {})[width] = rms(after[name] - value)
@@ -107,9 +99,9 @@ def rms(values: Tensor) -> float:
     return values.square().mean().sqrt().item()
 
 
-@contextmanager
-def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Record the outputs of layers, stacks and head in a forward pass.
+@torch.no_grad()
+def outputs(task: Task, model: nn.Module, piece: Any) -> dict[str, Tensor]:
+    """Return the outputs of layers, stacks and head in a forward pass without dropout.
 
     If the loss never computes all logits, and so does not call the head, the head is applied to the
     last stack's output.
@@ -117,11 +109,11 @@ def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     found: dict[str, Tensor] = {}
 
     def keep(name: str, read: Callable[[Any], Tensor], *call: Any) -> None:
-        found[name] = read(call[-1]).detach().float()
+        found[name] = read(call[-1]).float()
 
-    head, last = head_of(model), last_stack(model)
+    head, stacks = head_of(model), find_stacks(model)
     with ExitStack() as hooks:
-        for name, stack in find_stacks(model).items():
+        for name, stack in stacks.items():
             parts = {f"{name}.layers.{n}": layer for n, layer in enumerate(stack.layers)}
             for place, part in {**parts, name: stack}.items():
                 hook = partial(keep, place, stack.tokens)
@@ -129,13 +121,14 @@ def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         if head is not None:
             hook = partial(keep, HEAD, lambda output: output)
             hooks.enter_context(head.register_forward_hook(hook))
-        yield found
-    top = next((name for name, stack in find_stacks(model).items() if stack is last), "")
-    if head is None or HEAD in found or top not in found:
-        return
-    if found[top].shape[-1] == head.in_features:
-        bias = None if head.bias is None else head.bias.float()
-        found[HEAD] = F.linear(found[top], head.weight.float(), bias).detach()
+        model.eval()
+        task.loss(model, piece)
+        model.train()
+    top = found.get([*stacks][-1])
+    if head is None or HEAD in found or top is None or top.shape[-1] != head.in_features:
+        return found
+    bias = None if head.bias is None else head.bias.float()
+    return {**found, HEAD: F.linear(top, head.weight.float(), bias)}
 
 
 def head_of(model: nn.Module) -> nn.Linear | None:

@@ -467,16 +467,11 @@ def seconds_of(rung_folder: Path) -> list[float]:
 
 
 def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]:
-    """Return the results and the forecast of a ladder as plain values, read from its folder.
+    """Return the results and the forecast of a begun ladder as plain values, read from its folder.
 
     Absolute paths are cut to their last name, so that the result can be published.
-
-    Raises:
-        ValueError: If no rung has a result yet.
     """
     sizes = [size for size in ladder.sizes if (ladder.folder(folder, size) / RUNG_FILE).exists()]
-    if not sizes:
-        raise ValueError(f"no rung of {folder} has a result yet")
     rungs = [read_rung(ladder.folder(folder, size), size) for size in sizes]
     add_sensitivity(rungs)
     prediction = forecast(rungs, ladder.target)

@@ -237,6 +237,15 @@ def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str
     return f"{mean:.{decimals}f} ± {interval:.{decimals}f}"
 
 
+def group_text(group: Group, decimals: int) -> str:
+    """Format a group's mean and its failures: "4.123 ± 0.012 (1 of 3 diverged) [3/4]"."""
+    lost = failures(group)
+    if group.mean is None and lost:
+        return f"{lost}{part(group)}"
+    text = plus_minus(group.mean, group.interval, decimals)
+    return f"{text}{f' ({lost})' if lost else ''}{part(group)}"
+
+
 @dataclass(frozen=True)
 class Summary:
     """Summary of one placement."""

@@ -21,8 +21,7 @@ from magneto.lab.outcome import (
     decimals_for,
     failures,
     finite,
-    part,
-    plus_minus,
+    group_text,
     rate_text,
 )
 from magneto.lab.report.plot import SOLID, STYLE, Plot, Series
@@ -166,30 +165,22 @@ def _draw_score(
 
     The line joins neighbouring rates at which every seed learned.
     """
-    shown = [
-        (r * shift, g.mean, g, r) for r, g in zip(rates, groups, strict=True) if g.mean is not None
-    ]
+    shown = [(rate, group) for rate, group in zip(rates, groups, strict=True) if group.scores]
     if not shown:
         return
-    places = [rate * shift for rate in rates]
-    # nan breaks the line at rates with a failed seed or without results.
-    joined = [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
-    x, y = [s[0] for s in shown], [s[1] for s in shown]
-    error = [g.interval or 0.0 for _, _, g, _ in shown]
+    x, y = [rate * shift for rate, _ in shown], [fmean(group.scores) for _, group in shown]
     bars = plot.main.errorbar(
-        x, y, yerr=error, color=row.light, fmt="none", elinewidth=0.8, capsize=1.8, alpha=0.6
-    )
+        x, y, yerr=[group.interval or 0.0 for _, group in shown], color=row.light, fmt="none",
+        elinewidth=0.8, capsize=1.8, alpha=0.6,
+    )  # fmt: skip
     plot.belongs(row, [*bars.lines[1], *bars.lines[2]])
-    plot.line(row, places, joined)
-    dots: dict[str, Any] = {"marker": row.marker, "linestyle": "none"}
-    some = [(a, b) for a, b, g, _ in shown if g.failed]
-    plot.line(row, places, joined, **dots)
-    plot.line(row, [a for a, _ in some], [b for _, b in some], fillstyle="none", **dots)
-    plot.hover(row, [
-        (a, b, f"rate {rate_text(r)}: {plus_minus(g.mean, g.interval, decimals)}"
-         f"{f' ({failures(g)})' if g.failed else ''}{part(g)}")
-        for a, b, g, r in shown
-    ])  # fmt: skip
+    # nan breaks the line at rates with a failed seed or without results.
+    joined = [fmean(g.scores) if g.scores and not g.failed else math.nan for g in groups]
+    plot.line(row, [rate * shift for rate in rates], joined, marker=row.marker)
+    some = [mean if group.failed else math.nan for mean, (_, group) in zip(y, shown, strict=True)]
+    plot.line(row, x, some, marker=row.marker, linestyle="none", fillstyle="none")
+    texts = [f"rate {rate_text(rate)}: {group_text(group, decimals)}" for rate, group in shown]
+    plot.hover(row, list(zip(x, y, texts, strict=True)))
 
 
 def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[str, Any]) -> None:
@@ -258,8 +249,11 @@ def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], read
     axes = plot.main
     with rc_context(STYLE):
         for name, row in series.items():
-            ratios = [_ratios(measured["updates"], name, reading, d, depths[0]) for d in depths]
-            if all(ratios):
+            kind = (name, reading, "sgd")
+            values = {(u["layers"], u["seed"]): u["value"] for u in measured["updates"]
+                      if (u["placement"], u["reading"], u["optimizer"]) == kind}  # fmt: skip
+            if seeds := sorted({seed for _, seed in values}):
+                ratios = [[values[d, s] / values[depths[0], s] for s in seeds] for d in depths]
                 _draw_update(plot, row, depths, ratios)
             bounds = measured["bounds"].get(name, {}).get("paper")
             if reading == "label" and bounds:
@@ -287,20 +281,6 @@ def _draw_update(
         for d, mean, a, b in zip(depths, means, low, high, strict=True)
     ]
     plot.hover(row, points)
-
-
-def _ratios(
-    updates: Sequence[Mapping[str, Any]], name: str, reading: str, depth: int, first: int
-) -> list[float]:
-    """Return each seed's update at a depth over its update at depth `first`, if both are known."""
-    mine = {
-        (u["layers"], u["seed"]): u["value"]
-        for u in updates
-        if (u["placement"], u["reading"], u["optimizer"]) == (name, reading, "sgd")
-    }
-    seeds = sorted(seed for layers, seed in mine if layers == depth)
-    pairs = [(mine[depth, seed], mine.get((first, seed))) for seed in seeds]
-    return [b / a for b, a in pairs if a and b and b / a > 0]
 
 
 def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) -> Plot:

@@ -26,8 +26,8 @@ from magneto.lab.outcome import (
     Group,
     Summary,
     decimals_for,
-    failures,
     group_cells,
+    group_text,
     part,
     plus_minus,
     rate_text,
@@ -267,14 +267,6 @@ def grid_rows(
             entries.append(Entry(group_text(group, decimals), group.mean, is_best))
         rows.append({"title": summary["title"], "entries": entries})
     return rows
-
-
-def group_text(group: Group, decimals: int) -> str:
-    lost = failures(group)
-    if group.mean is None and lost:
-        return f"{lost}{part(group)}"
-    text = plus_minus(group.mean, group.interval, decimals)
-    return f"{text}{f' ({lost})' if lost else ''}{part(group)}"
 
 
 def brief_group_text(group: Group, decimals: int) -> str:
