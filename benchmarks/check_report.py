@@ -160,7 +160,6 @@ class Answer:
              rf"results missing at ({NUMBER}))\)", self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),
-            (r"Diverged runs: (\d+) of (\d+) each", self.each),
             (r"^(\d+) of (\d+) runs have no result yet", self.missing),
             (r"\((\d+) seeds at every rate\)", self.seeds),
         )  # fmt: skip
@@ -248,13 +247,6 @@ class Answer:
         compare(self.check, f"{title} best rate", found[2], mine["best"])
         beyond = mine["stable"] is None or mine["best"] > mine["stable"]
         self.check.same(f"{title} above its largest stable rate", True, beyond)
-        return ""
-
-    def each(self, found: re.Match[str]) -> str:
-        """Check the number of diverged runs of each placement."""
-        for title, mine in self.sums.items():
-            said = (int(found[1]), int(found[2]))
-            self.check.same(f"{title} diverged", said, (mine["diverged"], mine["total"]))
         return ""
 
 

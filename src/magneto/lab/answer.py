@@ -40,9 +40,7 @@ def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summar
 def nothing_learned(summaries: Sequence[Summary]) -> str:
     if not any(s.ended for s in summaries):
         return "There is no result yet."
-    if any(s.missing for s in summaries):
-        return "So far there is no rate at which all seeds learned."
-    if any(s.finished for s in summaries):
+    if any(s.finished + s.missing for s in summaries):
         return "At no rate did all seeds learn."
     return "No run learned at any of these learning rates."
 
@@ -136,13 +134,10 @@ def next_result(summary: Summary) -> str:
 
 
 def divergence(summaries: Sequence[Summary]) -> list[str]:
-    """Return a sentence on the number of diverged runs; equal numbers are stated once."""
+    """Return a sentence on the number of diverged runs."""
     if not any(s.ended for s in summaries):
         return []
     lost = [f"{s.title} in {s.diverged} of {s.ended}" for s in summaries if s.diverged]
-    counts = {(s.diverged, s.ended) for s in summaries}
-    if len(lost) > 1 and len(counts) == 1:
-        lost = [f"{summaries[0].diverged} of {summaries[0].ended} each"]
     return [f"Diverged runs: {', '.join(lost)}." if lost else "No run diverged."]
 
 

@@ -58,7 +58,7 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environments(runs),
         "config": without_places(recipe.to_mapping()),
-        "placements": list(first_cells(sweep)),
+        "placements": list(sweep.rows()),
         "learning_rates": [float(rate) for rate in sweep.grid[RATE]],
         "seeds": [int(seed) for seed in sweep.grid[SEED]],
         "seeds_near_best": sorted({int(values[SEED]) for values in sweep.further}),
@@ -77,13 +77,6 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def first_cells(sweep: Sweep) -> dict[str, Cell]:
-    found: dict[str, Cell] = {}
-    for cell in sweep.cells():
-        found.setdefault(cell.row, cell)
-    return found
-
-
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
     """Return a finished sweep, extended by cells of more seeds near each row's best rate.
 
@@ -94,11 +87,11 @@ def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
     judge = Judge.of(recipe.build_task(), recipe.training.evaluate_limit)
     scored = [score_cell(folder, cell, judge) for cell in cells]
     new = []
-    for row in first_cells(sweep):
+    for row, own in sweep.rows().items():
         best = summarise(scored, row, judge.higher_is_better).best_learning_rate
         if best is None:
             continue
-        mine = {float(cell.values[RATE]): cell.values for cell in cells if cell.row == row}
+        mine = {float(cell.values[RATE]): cell.values for cell in own}
         rates = sorted(mine)
         place = rates.index(best)
         near = rates[max(place - 1, 0) : place + 2]
@@ -151,7 +144,7 @@ def measure(
         layer name) and "reasons" (findings of the probe, by failed row). "placement" in updates and
         growth is a row's name.
     """
-    path, first = folder / FILE, first_cells(sweep)
+    path, first = folder / FILE, {row: cells[0] for row, cells in sweep.rows().items()}
     found = read_object(path) if path.is_file() else {}
     if list(found.get("activations", ())) != list(first):
         found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)

@@ -16,7 +16,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from magneto.files import read_object
-from magneto.lab.grid import RATE, Cell, cell_directory, read_sweep
+from magneto.lab.grid import RATE, cell_directory, read_sweep
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, score_cell, title_of
 from magneto.lab.probe import PROBE_FILE
 from magneto.lab.trend import Law, Prior, find_vertex, fit_law, reaches
@@ -79,11 +79,8 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
     judge = Judge(about["metric"], about["higher_is_better"], about["baseline"])
-    rows: dict[str, list[Cell]] = {}
-    for cell in sweep.cells():
-        rows.setdefault(cell.row, []).append(cell)
     found = {}
-    for row, cells in rows.items():
+    for row, cells in sweep.rows().items():
         scored = [score_cell(rung_folder, cell, judge) for cell in cells]
         shown = sum_up(scored)
         at_best = [c for c in cells if shown and float(c.values[RATE]) == shown["best_tried"]]

@@ -51,6 +51,13 @@ class Sweep:
         # A grown grid may include cells that were added before.
         return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
 
+    def rows(self) -> dict[str, list[Cell]]:
+        """Return the cells of each row by its name."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells():
+            found.setdefault(cell.row, []).append(cell)
+        return found
+
     def load(self, cell: Cell) -> Recipe:
         changes = {"training.tensorboard": False, **self.overrides, **cell.values}
         return load_recipe(self.recipe, changes)

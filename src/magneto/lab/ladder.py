@@ -19,7 +19,7 @@ from typing import Any
 
 from magneto.config import ConfigError
 from magneto.files import acquire_lock, plain, read_object, write_json
-from magneto.lab.comparison import environments, first_cells, without_places
+from magneto.lab.comparison import environments, without_places
 from magneto.lab.forecast import (
     RUNG_FILE,
     add_sensitivity,
@@ -289,7 +289,7 @@ def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
     task.prepare(report)
-    updates = {row: update_to_bound(sweep.load(cell)) for row, cell in first_cells(sweep).items()}
+    updates = {row: update_to_bound(sweep.load(own[0])) for row, own in sweep.rows().items()}
     judge = Judge.of(task, recipe.training.evaluate_limit)
     write_json(rung_folder / RUNG_FILE, {
         **asdict(judge),
@@ -431,7 +431,7 @@ def beside(rate: float, step: int) -> float:
 
     Beyond the largest of `RATES` this is infinity, and below the smallest 0.
     """
-    far = [other for other in RATES if step * math.log(other / rate) > math.log(1.5)]
+    far = [other for other in RATES if step * math.log(other / rate) >= math.log(1.5)]
     return nearest(rate, far) if far else max(0.0, step * math.inf)
 
 

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import fsum, isfinite, log, sqrt
 from statistics import linear_regression
-from typing import Literal, get_args
+from typing import Literal
 
 from magneto.theory.placement import PLACEMENTS, Depth, Placement, Slot, find_placement
 
 Form = Literal["paper", "first_order", "telescoped"]
-FORMS: tuple[Form, ...] = get_args(Form)
 # Range of a plausible scale; fourth powers of far larger ones overflow a float.
 SMALLEST, LARGEST = 1e-20, 1e20
 

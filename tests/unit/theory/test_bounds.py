@@ -1,12 +1,12 @@
 """Bounds against the tables worked out from the formulas, to the digits they are printed with."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from magneto.theory.bounds import (
-    FORMS,
+    Form,
     Scales,
     bound,
     bounded_placements,
@@ -29,7 +29,7 @@ TWO_STACKS = {
     18: (1.9972, 2.1829, (11.1138, 10.2936, 1.8523, 30.1806), (2.7861, 2.1603, 1.8523, 6.7877)),
     100: (2.3883, 3.1739, (14.5587, 13.7461, 2.4264, 47.9127), (2.5525, 1.3646, 2.4264, 5.8635)),
 }
-ALIKE = ("pre", "sub")
+ALIKE, FORMS = ("pre", "sub"), get_args(Form)
 
 
 def rounded(value: float) -> object:
