@@ -19,18 +19,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from magneto.config import abbreviate
 from magneto.data.cache import cache_directory, create_cached, file_states, fingerprint, is_cached
 from magneto.data.files import (
     RECORDS,
     decode_line,
     existing_path,
     has_ending,
+    is_table,
+    open_table,
     open_text,
+    read_rows,
     stream_records,
     unpacked_name,
     walk_files,
 )
-from magneto.data.problems import EMPTY, BadRecord, Counts, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, join_words, read_each
 from magneto.data.sources import (
     HubDataset,
     check_builtin,
@@ -139,6 +143,13 @@ def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
 def _file_documents(path: Path, field: str, unit: str, split: str, counts: Counts) -> Iterator[str]:
     """Yield the documents of a file; records of other splits are skipped unless `split` is ""."""
     read = partial(_text, field=field, split=split, counts=counts)
+    if is_table(path):
+        header, rows = open_table(path, counts)
+        if header and field not in header:
+            there = join_words([abbreviate(name) for name in header])
+            raise ValueError(f"{path} has no column {field!r} among {there}. Set data.text_field; "
+                             "if the first line is not a header, write one above it.")  # fmt: skip
+        return read_rows(path, rows, header, counts, read)
     if unpacked_name(path).endswith((*RECORDS, ".tar")):
         return stream_records(path, counts, read)
     if split not in ("", "train"):

@@ -40,8 +40,12 @@ from magneto.files import nearest_path, user_path
 PACKINGS: dict[str, tuple[str, Any]] = {
     ".gz": ("gzip", gzip.GzipFile), ".xz": ("xz", lzma.LZMAFile), ".bz2": ("bzip2", bz2.BZ2File),
 }  # fmt: skip
-# First bytes of compressed files.
+# First bytes of compressed files, and of files that are not text.
 SIGNATURES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\0": ".xz", b"BZh": ".bz2"}
+NO_TEXT = {
+    b"PK\x03\x04": "a zip archive", b"%PDF-": "a PDF", b"\x28\xb5\x2f\xfd": "a zstd file",
+    b"7z\xbc\xaf": "a 7z archive", b"PAR1": "a Parquet table",
+}  # fmt: skip
 # Share of invalid UTF-8 above which a file is not text.
 LARGEST_INVALID_SHARE = 0.3
 # Endings that Python 3.11 to 3.13 can't read, and commands that unpack them.
@@ -154,6 +158,9 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
 
 def _no_text(block: bytes) -> str:
     """Return why the first block of a file is not text, or ""."""
+    for signature, kind in NO_TEXT.items():
+        if block.startswith(signature):
+            return f"it is {kind}"
     if b"\0" in block:
         return "it has NUL bytes"
     characters = block.decode("utf-8", errors="replace")

@@ -255,6 +255,7 @@ def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:
 def test_binary_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for content, why in (
+        (b"PK\x03\x04 and so on", "a zip archive"), (b"%PDF-1.4 text", "a PDF"),
         (bytes(random.Random(1).choices(range(1, 256), k=9999)), "% of its first characters"),
         (b"a\0b", "NUL bytes"), ("Текст".encode("koi8-r") * 50, "% of its first characters"),
     ):  # fmt: skip
