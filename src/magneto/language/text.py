@@ -183,9 +183,8 @@ def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts:
     if len(tokens) > config.max_length:
         return
     raise ValueError(
-        f"{config.source} has {len(tokens)} {split} tokens in {counts.describe(DOCUMENTS)}, "
-        f"too few for one sequence of {config.max_length}. Give more text, name its field by "
-        "data.text_field, lower data.max_length, hold out more by data.validation_fraction, or set "
+        f"{config.source} has {len(tokens)} {split} tokens in {counts.describe(DOCUMENTS)}, too few "
+        f"for one sequence of {config.max_length}. Give more text, lower data.max_length, or set "
         "data.document line if each line is a document."
     )
 

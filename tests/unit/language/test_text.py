@@ -95,7 +95,7 @@ def test_no_side_is_left_empty(tmp_path: Path, fraction: float) -> None:
     assert sorted(counts) == [1, 8]
     (tmp_path / "a.txt").write_text("".join(f"Sentence {i} of a text.\n" for i in range(400)))
     config = TextDataConfig(source=str(tmp_path / "a.txt"), **values)
-    with pytest.raises(ValueError, match=r"0 validation tokens in 1 document, .*document line"):
+    with pytest.raises(ValueError, match=r"0 validation tokens in 1 document, .*data\.document line if"):
         prepare_text(config, SILENT)
     cut = prepare_text(replace(config, document="line", validation_fraction=0.1), SILENT)
     assert cut.counts[DOCUMENTS] == 400 and len(cut.validation.tokens) > 8
