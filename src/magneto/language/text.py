@@ -182,11 +182,19 @@ def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts:
     """Raise ValueError with advice if a split is shorter than a sequence."""
     if len(tokens) > config.max_length:
         return
-    raise ValueError(
-        f"{config.source} has {len(tokens)} {split} tokens in {counts.describe(DOCUMENTS)}, too few "
-        f"for one sequence of {config.max_length}. Give more text, lower data.max_length, or set "
-        "data.document line if each line is a document."
-    )
+    few = counts[DOCUMENTS] * config.validation_fraction < 1
+    if not counts[DOCUMENTS]:
+        advice = f"The source has {counts.describe(DOCUMENTS)}."
+    elif split != "validation" or config.validation_source is not None or not few:
+        advice = "Give more text, or lower data.max_length."
+    else:
+        advice = (
+            f"Validation holds out {config.validation_fraction:.0%} of {counts[DOCUMENTS]} whole "
+            "documents, which end at blank lines. Give --data.document line if each line is a "
+            "document, --data.validation_source, or a larger --data.validation_fraction."
+        )
+    raise ValueError(f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence "
+                     f"of {config.max_length}. {advice}")  # fmt: skip
 
 
 # Documents at the head of a stream. The tokenizer is trained on them; validation comes from them.
