@@ -30,24 +30,27 @@ def start_training(run: Path, *words: str) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     pytest.importorskip("sklearn")
-    process = start_training(tmp_path / "run", "--training.steps", "100000")
+    run = tmp_path / "run"
+    process = start_training(run, "--training.steps", "100000", "--training.save_every", "0")
     os.killpg(process.pid, number)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "resume with: magneto train --resume" in said
+    assert process.returncode == 130 and f"resume with: magneto train --resume {run}" in said
+    assert len(list((run / "checkpoints").glob("step-*"))) == 1
     assert said.count("stopping after this step") == 1 and "Traceback" not in said
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
-    reached = json.loads((tmp_path / "run" / "result.json").read_text())["step"]
-    command = [sys.executable, "-m", "magneto", "train", "--resume", str(tmp_path / "run")]
+    reached = json.loads((run / "result.json").read_text())["step"]
+    command = [sys.executable, "-m", "magneto", "train", "--resume", str(run)]
     more = ["--training.steps", str(reached + 3)]
     subprocess.run([*command, *more], check=True, capture_output=True)
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result = json.loads((run / "result.json").read_text())
     assert result["status"] == "finished" and result["step"] == reached + 3
 
 

@@ -3,7 +3,6 @@
 import errno
 import io
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from safetensors import SafetensorError
 
 from magneto.cli import COMMANDS, command_parser, guarded, main
 from magneto.data.tokenizer import load_tokenizer
-from tests.commands import answer, outcome, refused, started, wait_until
+from tests.commands import answer, outcome, refused
 from tests.system.conftest import SMALL
 
 
@@ -87,20 +86,6 @@ def test_a_run_is_not_overwritten(language_run: Path, capsys) -> None:
     assert f"magneto train --resume {language_run}" in line
     line = refused(capsys, "probe", language_run)
     assert f"is a run. Its recipe is {language_run / 'recipe.yaml'}" in line
-
-
-def test_control_c_saves_and_says_how_to_go_on(tmp_path: Path, book: Path) -> None:
-    run = tmp_path / "stopped"
-    words = ["train", "causal-lm/tiny", "--data", book, "--out", run, *SMALL]
-    words += ["--training.steps", "100000", "--training.save_every", "0"]
-    process = started(*words, stderr=subprocess.PIPE, text=True)
-    metrics = run / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130, err
-    assert f"magneto train --resume {run}" in err
-    assert len(list((run / "checkpoints").glob("step-*"))) == 1
 
 
 ANSWERS = """

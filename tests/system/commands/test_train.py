@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from magneto.commands import train
 from magneto.commands.train import LOCK_TIMEOUT, lock_of
@@ -83,21 +82,12 @@ def test_a_run_that_is_being_trained_is_refused_until_it_is_free(
 
 def test_who_holds_a_folder_is_waited_for_where_it_is_asked(tmp_path: Path, monkeypatch) -> None:
     """A restarted job may begin before its predecessor has ended."""
-    before, waited = acquire_lock(tmp_path), []
-
-    def wait(run: Path, patience: float = 0.0) -> FileLock | None:
-        if patience:
-            assert before is not None
-            before.release()
-            waited.append(patience)
-        return acquire_lock(run)
-
-    monkeypatch.setattr(train, "acquire_lock", wait)
-    with pytest.raises(FileExistsError, match="being trained by"):
-        lock_of(tmp_path, SILENT, patient=False)
-    assert not waited
-    lock_of(tmp_path, SILENT, patient=True).release()
-    assert waited == [LOCK_TIMEOUT]
+    for patient, expected in ((False, [0.0]), (True, [0.0, LOCK_TIMEOUT])):
+        asked: list[float] = []
+        monkeypatch.setattr(train, "acquire_lock", lambda run, s=0.0, asked=asked: asked.append(s))
+        with pytest.raises(FileExistsError, match="being trained by"):
+            lock_of(tmp_path, SILENT, patient)
+        assert asked == expected
 
 
 def test_a_refused_resumption_leaves_the_run_as_it_was(run: Path, capsys) -> None:
