@@ -16,7 +16,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,14 +126,12 @@ class Section:
     Attributes:
         title: Title on the page.
         weight: Weight of its share of the time.
-        measure: Returns plain values of a bench.
-        page: Returns the Markdown lines of these values.
+        measure: Returns plain values of a bench: "about" what they are, and lists of rows.
     """
 
     title: str
     weight: float
     measure: Callable[[Bench], Found]
-    page: Callable[[Found], list[str]]
 
 
 def sections(scale: Scale) -> dict[str, Section]:
@@ -143,23 +141,21 @@ def sections(scale: Scale) -> dict[str, Section]:
             f"One training step: {name}",
             10 if number == 0 else 8,
             lambda bench, name=name: gpu_steps.training_step(bench, name),
-            gpu_steps.training_step_page,
         )
         for number, name in enumerate(scale.steps)
     }
     first, *others = steps
     return {
-        "rate": Section("Rate of matrix products", 0.5, gpu_steps.rate, gpu_steps.rate_page),
+        "rate": Section("Rate of matrix products", 0.5, gpu_steps.rate),
         first: steps[first],
         "language-model": Section(
-            "A deep language model at a high rate", 7,
-            gpu_models.language_model, gpu_models.language_model_page,
+            "A deep language model at a high rate", 7, gpu_models.language_model
         ),
         **{name: steps[name] for name in others},
-        "depth": Section("A step against depth", 2.5, gpu_steps.depth, gpu_steps.depth_page),
-        "decoding": Section("Decoding", 3, gpu_models.decoding, gpu_models.decoding_page),
-        "kernels": Section("Kernels of a step", 1, gpu_steps.kernels, gpu_steps.kernels_page),
-    }  # fmt: skip
+        "depth": Section("A step against depth", 2.5, gpu_steps.depth),
+        "decoding": Section("Decoding", 3, gpu_models.decoding),
+        "kernels": Section("Kernels of a step", 1, gpu_steps.kernels),
+    }
 
 
 def run(bench: Bench, chosen: dict[str, Section], end: float, write: Callable[[], None]) -> bool:
@@ -211,11 +207,28 @@ def markdown(result: Found, chosen: dict[str, Section]) -> str:
         if found is None:
             continue
         lines += ["", f"## {section.title}", ""]
-        if set(found) > {"left_out", "seconds"}:
-            lines += section.page(found)
+        lines += page(found)
         lines += [f"- Left out: {line}." for line in found["left_out"]]
         lines += [f"- Took {found['seconds']:.0f} seconds."]
     return "\n".join(lines) + "\n"
+
+
+def page(found: Found) -> Iterator[str]:
+    """Yield what a section measured, and a table of each of its lists of rows."""
+    if "about" in found:
+        yield from (found["about"], "")
+    for rows in found.values():
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            names = [name for name, value in rows[0].items() if not isinstance(value, list)]
+            yield f"| {' | '.join(names)} |"
+            yield f"|{'---|' * len(names)}"
+            yield from (f"| {' | '.join(cell(row[name]) for name in names)} |" for row in rows)
+            yield ""
+
+
+def cell(value: Any) -> str:
+    text = "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|")[:160]
 
 
 def arguments(words: list[str] | None) -> argparse.Namespace:

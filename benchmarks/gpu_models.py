@@ -67,25 +67,35 @@ def language_model(bench: Bench) -> Found:
             name: stack.enter_context(closing(trainer(bench, name, folder))) for name in PLACEMENTS
         }
         batches = {name: loop.batches.start() for name, loop in loops.items()}
-        rows: dict[str, Found] = {n: {"losses": [], "seconds": []} for n in loops}
-        ended: dict[str, str] = {}
+        rows: dict[str, Found] = {
+            name: {"placement": name, "losses": [], "seconds": [], "ended": None} for name in loops
+        }
         slowest = 0.0
         for _ in range(bench.scale.turns):
             began = time.monotonic()
-            for name in [name for name in loops if name not in ended]:
-                reason = take_turn(loops[name], batches[name], rows[name])
-                if reason:
-                    ended[name] = reason
+            going = [name for name in loops if rows[name]["ended"] is None]
+            for name in going:
+                rows[name]["ended"] = take_turn(loops[name], batches[name], rows[name])
             slowest = max(slowest, time.monotonic() - began)
             # A tenth of the time is for the evaluations.
-            if 0.9 * bench.left() < 2 * slowest or len(ended) == len(loops):
+            if 0.9 * bench.left() < 2 * slowest or not going:
                 break
         for name, loop in loops.items():
-            rows[name] |= {"diverged": ended.get(name), "parameters": count(loop)}
-            rows[name]["validation"] = run_evaluation(loop)
-            rows[name]["tokens_per_second"] = speed(rows[name].pop("seconds"), bench.scale.model)
-    sizes = bench.scale.model.describe()
-    return {"sizes": sizes, "learning_rate": LEARNING_RATE, "warmup_steps": WARMUP, "rows": rows}
+            row = rows[name]
+            row |= {"parameters": count(loop), "steps": len(row["losses"])}
+            row["bits_per_byte"] = run_evaluation(loop)["bits_per_byte"]
+            row["tokens_per_second"] = speed(row.pop("seconds"), bench.scale.model)
+    longest = max(row["steps"] for row in rows.values())
+    for mark in sorted({max(1, longest * part // 5) for part in range(1, 6)} | {TURN}):
+        for row in rows.values():
+            some = row["losses"][max(0, mark - TURN) : mark]
+            row[f"loss at {mark}"] = statistics.fmean(some) if mark <= row["steps"] else None
+    about = (
+        f"{bench.scale.model.describe()}; bytes, bf16, eager, AdamW, {WARMUP} steps of warm-up to "
+        f"{LEARNING_RATE:g}, then constant; one seed, models in turns. Training losses in nats per "
+        f"byte are means of the {TURN} steps before; bits per byte are of validation."
+    )
+    return {"about": about, "rows": [*rows.values()]}
 
 
 def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
@@ -110,36 +120,6 @@ def count(loop: TrainingState) -> int:
     return sum(parameter.numel() for parameter in loop.parameters)
 
 
-def language_model_page(found: Found) -> list[str]:
-    """Return a table of training losses."""
-    rows: dict[str, Found] = found["rows"]
-    longest = max(len(row["losses"]) for row in rows.values())
-    marks = sorted({max(1, longest * part // 5) for part in range(1, 6)} | {TURN})
-    lines = [
-        f"{found['sizes']}; bytes, bf16, eager, AdamW, {found['warmup_steps']} steps of warm-up to "
-        f"{found['learning_rate']:g}, then constant; one seed, models in turns. Training losses in "
-        f"nats per byte are means of the {TURN} steps before.",
-        "",
-        "| placement | steps | " + " | ".join(f"at {mark}" for mark in marks)
-        + " | validation, bits per byte | tokens/s | ended |",
-        "|---|--:|" + "--:|" * len(marks) + "--:|--:|---|",
-    ]  # fmt: skip
-    for name, row in rows.items():
-        losses = row["losses"]
-        means = [
-            f"{statistics.fmean(losses[max(0, mark - TURN) : mark]):.3f}"
-            if mark <= len(losses)
-            else ""
-            for mark in marks
-        ]
-        bits = row["validation"]["bits_per_byte"]
-        lines.append(
-            f"| {name} | {len(losses)} | {' | '.join(means)} | {bits:.3f} | "
-            f"{row['tokens_per_second']:,.0f} | {row['diverged'] or ''} |"
-        )
-    return [*lines, ""]
-
-
 def decoding(bench: Bench) -> Found:
     """Time greedy generation by kind of cache, then beam search."""
     rows = []
@@ -152,8 +132,11 @@ def decoding(bench: Bench) -> Found:
             began = time.monotonic()
             rows.append({"model": name, "batch": batch, **written(bench, model, settings, batch)})
             before = time.monotonic() - began
-    sizes = bench.scale.written.describe()
-    found: Found = {"sizes": sizes, "tokens": bench.scale.tokens, "rows": rows}
+    about = (
+        f"{bench.scale.written.describe()}; {bench.scale.tokens} tokens, greedy, bf16 autocast; "
+        "medians of 3 turns. Beam search in fp32 (`benchmarks/decoding.py`, 2 turns)."
+    )
+    found: Found = {"about": about, "rows": rows}
     if bench.left() < 3 * before:
         bench.left_out.append("beam search: no time was left")
         return found
@@ -198,27 +181,3 @@ def written(bench: Bench, model: Any, settings: dict[str, Any], batch: int) -> F
     seconds = [timed(turn, bench.device)[0] for _ in range(4)]
     made = batch * bench.scale.tokens
     return {"tokens_per_second": made / statistics.median(seconds[1:]), "first": seconds[0]}
-
-
-def decoding_page(found: Found) -> list[str]:
-    """Return tables of generation and of beam search."""
-    lines = [
-        f"{found['sizes']}; {found['tokens']} tokens, greedy, bf16 autocast; medians of 3 turns.",
-        "",
-        "| model | batch | tokens/s |",
-        "|---|--:|--:|",
-        *(
-            f"| {r['model']} | {r['batch']} | {r['tokens_per_second']:,.0f} |"
-            for r in found["rows"]
-        ),
-        "",
-    ]
-    if "beam_search" in found:
-        lines += ["Beam search in fp32 (`benchmarks/decoding.py`, 2 turns).", ""]
-        lines += ["| contender | batch | sentences/s |", "|---|--:|--:|"]
-        lines += [
-            f"| {r['contender']} | {r['batch']} | {r['sentences_per_second']:.2f} |"
-            for r in found["beam_search"]
-        ]
-        lines.append("")
-    return lines

@@ -11,7 +11,6 @@ import torch
 
 from benchmarks import training_step as step
 from benchmarks.bench_cases import Case
-from benchmarks.bench_tables import percent
 from benchmarks.contenders import CASES, CONTENDERS, NOTES, build, build_ours
 from benchmarks.turns import timed
 from magneto.training.logging import nominal_peaks
@@ -32,13 +31,19 @@ def rate(bench: Bench) -> Found:
     nominal = None
     if bench.device.type == "cuda":
         nominal = nominal_peaks(torch.cuda.get_device_name(bench.device))
+    rows = bench.scale.matrix
     return {
-        name: {
-            "measured": measured_rate(bench.device, dtype, bench.scale.matrix),
-            "nominal": nominal[number] if nominal else None,
-        }
-        for number, (name, dtype) in enumerate(PRECISIONS.items())
-    } | {"rows": bench.scale.matrix}
+        "about": f"Products of random square matrices of {rows} rows, in FLOP/s: the best of 4 "
+        "timings, and the data sheet's number.",
+        "rows": [
+            {
+                "precision": name,
+                "measured": measured_rate(bench.device, dtype, rows),
+                "nominal": nominal[number] if nominal else None,
+            }
+            for number, (name, dtype) in enumerate(PRECISIONS.items())
+        ],
+    }
 
 
 def measured_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
@@ -52,21 +57,6 @@ def measured_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
         product[0, 0].item()
         best = min(best, time.perf_counter() - start)
     return 2 * size**3 * products / best
-
-
-def rate_page(found: Found) -> list[str]:
-    """Return a table of rates."""
-    lines = [
-        f"Products of random square matrices of {found['rows']} rows; the best of 4 timings.",
-        "",
-        "| precision | measured TFLOP/s | nominal TFLOP/s |",
-        "|---|--:|--:|",
-    ]
-    for name in PRECISIONS:
-        each = found[name]
-        nominal = f"{each['nominal'] / 1e12:,.1f}" if each["nominal"] else ""
-        lines.append(f"| {name} | {each['measured'] / 1e12:,.3f} | {nominal} |")
-    return [*lines, ""]
 
 
 def step_flops(case: Case) -> float:
@@ -111,43 +101,26 @@ def training_step(bench: Bench, case_name: str) -> Found:
         if mode == "compiled":
             compiling = time.monotonic() - began
     step.measure(entries, bench.scale.rounds, bench.device, bench.until)
+    rows = [shares(bench, entry.row(case.batch * case.length), case) for entry in entries]
     return {
-        "sizes": case.describe(),
-        "flops": step_flops(case),
-        "rows": [shares(bench, entry.row(case.batch * case.length), case) for entry in entries],
-        "notes": NOTES,
+        "about": f"{case.describe()}; bf16 autocast over fp32 weights, fused AdamW; medians of "
+        f"interleaved rounds. {step_flops(case) / 1e12:,.4f} TFLOP of matrix products a step; the "
+        "model FLOPs utilisation (MFU) is their share of the rate measured above, and of the "
+        "nominal one.",
+        "rows": sorted(rows, key=lambda row: (row["mode"] == "eager", row["median_ms"])),
+        "notes": [{"contender": name, "note": note} for name, note in NOTES.items()],
     }
 
 
 def shares(bench: Bench, row: Found, case: Case) -> Found:
     """Add to a row its shares of the measured and of the nominal rate."""
-    peaks = bench.found.get("rate", {}).get("bf16", {})
+    rates = bench.found.get("rate", {}).get("rows", [])
+    peaks = next((each for each in rates if each["precision"] == "bf16"), {})
     done = step_flops(case) / (row["median_ms"] / 1e3)
     for name in ("measured", "nominal"):
         peak = peaks.get(name)
-        row[f"share_of_{name}"] = done / peak if peak else None
+        row[f"MFU, {name}"] = done / peak if peak else None
     return row
-
-
-def training_step_page(found: Found) -> list[str]:
-    """Return a table of contenders, compiled ones first."""
-    lines = [
-        f"{found['sizes']}; bf16 autocast over fp32 weights, fused AdamW; medians of interleaved "
-        f"rounds. {found['flops'] / 1e12:,.4f} TFLOP of matrix products a step; MFU is their share "
-        "of the rate measured above, and of the nominal one.",
-        "",
-        "| contender | mode | ms | quartiles | tokens/s | MFU, measured | MFU, nominal | MiB |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    for r in sorted(found["rows"], key=lambda r: (r["mode"] == "eager", r["median_ms"])):
-        memory = f"{r['step_memory_mib']:,.0f}" if r["step_memory_mib"] else ""
-        lines.append(
-            f"| {r['contender']} | {r['mode']} | {r['median_ms']:.2f} | "
-            f"{r['quartile_1_ms']:.2f} to {r['quartile_3_ms']:.2f} | "
-            f"{r['tokens_per_second']:,.0f} | {percent(r['share_of_measured'])} | "
-            f"{percent(r['share_of_nominal'])} | {memory} |"
-        )
-    return [*lines, "", *(f"- {name}: {note}." for name, note in found["notes"].items())]
 
 
 def depth(bench: Bench) -> Found:
@@ -174,27 +147,14 @@ def depth(bench: Bench) -> Found:
                     "placement": placement,
                     "median_ms": 1e3 * statistics.median(seconds),
                     "slowest_ms": 1e3 * max(seconds),
+                    "ms_per_layer": 1e3 * statistics.median(seconds) / layers,
                     "finite": finite,
                 }
             )
             before = time.monotonic() - began
-    return {"sizes": bench.scale.deep.describe(), "rows": rows}
-
-
-def depth_page(found: Found) -> list[str]:
-    """Return a table of steps against depth."""
-    lines = [
-        f"{found['sizes']}, but for the number of layers; eager, bf16; medians of 5 steps.",
-        "",
-        "| layers | placement | ms | slowest | ms a layer | weights finite |",
-        "|--:|---|--:|--:|--:|---|",
-    ]
-    for r in found["rows"]:
-        lines.append(
-            f"| {r['layers']} | {r['placement']} | {r['median_ms']:.2f} | {r['slowest_ms']:.2f} | "
-            f"{r['median_ms'] / r['layers']:.3f} | {'yes' if r['finite'] else 'no'} |"
-        )
-    return [*lines, ""]
+    sizes = bench.scale.deep.describe()
+    about = f"{sizes}, but for the number of layers; eager, bf16; medians of 5 steps."
+    return {"about": about, "rows": rows}
 
 
 def kernels(bench: Bench) -> Found:
@@ -218,19 +178,10 @@ def kernels(bench: Bench) -> Found:
     events.sort(key=lambda event: -getattr(event, key))
     whole = sum(getattr(event, key) for event in events)
     return {
+        "about": "An eager step of Sub-LN, the twelve that take longest.",
         "rows": [
-            {"name": e.key, "calls": e.count, "ms": getattr(e, key) / 1e3,
+            {"kernel": e.key, "calls": e.count, "ms": getattr(e, key) / 1e3,
              "share": getattr(e, key) / whole}
             for e in events[:12]
         ]
     }  # fmt: skip
-
-
-def kernels_page(found: Found) -> list[str]:
-    """Return a table of kernels."""
-    lines = ["An eager step of Sub-LN, the twelve that take longest.", ""]
-    lines += ["| kernel | calls | ms | share |", "|---|--:|--:|--:|"]
-    for r in found["rows"]:
-        name = r["name"].replace("|", "\\|")[:90]
-        lines.append(f"| `{name}` | {r['calls']} | {r['ms']:.2f} | {percent(r['share'])} |")
-    return [*lines, ""]
