@@ -130,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def finished_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[Measured]]:
-    """Return the runs at each row, column and grid point at which all seeds finished."""
+    """Group runs that differ in their seed only; return the groups in which all runs finished."""
     points: dict[tuple[str, str, Point], list[Measured]] = {}
     for run in sorted(runs, key=lambda run: run.recipe.seed):
         points.setdefault((run.row, run.own, run.point), []).append(run)

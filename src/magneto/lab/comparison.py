@@ -135,7 +135,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure updates and activations of every row's first cell, or read them from the folder.
 
-    No run of the rows `failed` learned. A probe looks for the reason.
+    `failed` names the rows in which no run learned. A probe looks for the reason.
 
     Returns:
         "width" of the measured stacks (None if rows differ), "depths", "updates" (see

@@ -146,11 +146,11 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
 def shared_seeds(
     losses: Mapping[float, Mapping[int, float | None]], good: Sequence[float]
 ) -> tuple[dict[float, list[float]], float, int] | None:
-    """Return the losses to compare, the best rate among them, and their number of seeds.
+    """Return the losses to compare by rate, the rate with the lowest mean, and the number of seeds.
 
-    A good rate is one at which every seed learned. The number is the largest n such that the best
-    rate and the good rates next to it have runs of the first n seeds. Return None if no good rate
-    has a run of the first seed.
+    A good rate is one at which every seed learned. The number of seeds is the largest n such that
+    the best rate and the good rates next to it have runs of the first n seeds. Return None if no
+    good rate has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})

@@ -280,8 +280,8 @@ class Summary:
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
     """Summarise the cells of one placement.
 
-    All cells of the grid are given, because all rows determine the shared seeds. A rate with a
-    missing run is neither best nor stable.
+    `cells` must be all cells of the grid: a seed is shared if every row ran it at every rate. A
+    rate with a missing run is neither best nor stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)

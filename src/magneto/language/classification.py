@@ -348,7 +348,7 @@ def check_pretrained(config: Any) -> None:
 
 
 def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTensor]:
-    """Return the encoder's tensors, by name, from a run's best, final or last weights.
+    """Return the encoder's tensors by name, from the weights that `find_weights` chooses.
 
     Only the shapes of `encoder` are used. A run without a text encoder of the same shape raises
     ValueError.

@@ -151,7 +151,8 @@ def read_tables(
 ) -> dict[str, Table]:
     """Return the labelled texts of a source by split; a single file is the split "train".
 
-    `splits` has the accepted names of each split to read, for files and on the hub.
+    `splits` lists, for each split to read, the names that its file or its split of a hub data set
+    may have.
     """
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":

@@ -8,7 +8,7 @@ module by module in any order (`magneto.training.model`).
 |------------------------------------|--------------------------------------------------------|
 | q, k, gate, position in attention  | base, gain 1                                           |
 | v, out in self-attention, fc1, fc2 | base, times the placement's gain                       |
-| v, out in cross-attention          | base, times the gain if the row scales cross-attention |
+| v, out in cross-attention          | base, times the gain if it scales cross-attention      |
 | biases                             | 0                                                      |
 | norms, head scales                 | weight 1, bias 0                                       |
 | LayerScale                         | its initial value                                      |

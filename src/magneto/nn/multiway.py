@@ -191,7 +191,7 @@ class MultiwayEncoder(ProbedStack):
         Args:
             vision: Embeddings of vision tokens, (vision tokens, width).
             language: Embeddings of language tokens without padding, (language tokens, width).
-            packing: Packing of these samples, on the same device.
+            packing: Places of these tokens in padded rows, on the same device.
 
         Returns:
             Features of both modalities, in the order and shapes of the embeddings.

@@ -157,8 +157,8 @@ class TransformerXLTable(StackPositions):
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, and sinusoids of all distances, (key length + query length, width).
 
-        The first row belongs to the furthest past key. `shift` needs the last row, whose distance
-        does not occur.
+        The first row belongs to the key furthest in the past. `shift` needs the last row, whose
+        distance does not occur.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)

@@ -5,8 +5,9 @@ those of DeepNet (arXiv 2203.00555). Values are divided by the learning rate and
 The bounds are orders of magnitude under the paper's assumptions, whose limits are in
 `docs/theory.md`.
 
-Sublayers are numbered l = 1..L. v_l scales a sublayer's second matrix (out_proj, fc2) and w_l its
-first (v_proj, fc1): entries have variance v_l^2 / fan_in. A bound is a sum over sublayers of `step`
+Sublayers are numbered l = 1..L. The entries of a sublayer's first matrix (v_proj, fc1) have
+variance w_l^2 / fan_in, those of its second (out_proj, fc2) v_l^2 / fan_in. A bound is a sum over
+sublayers of `step`
 (effect of an SGD step on the sublayer's two matrices) times q_l (the share that reaches the
 output). The share of the encoder's update that reaches the decoder's output is a sum of `signal`
 times q_l over the cross-attentions.

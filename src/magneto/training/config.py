@@ -104,7 +104,7 @@ class TrainingConfig:
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
-    """Experiment tracker: "none", or "wandb" for Weights & Biases, which --wandb sets."""
+    """Experiment tracker: "none", or "wandb" for Weights & Biases."""
     threads: Free[Annotated[int, Interval(ge=1, le=4096)] | None] = None
     """CPU threads of torch per process (default: null, torch's default)."""
     num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0

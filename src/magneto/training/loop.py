@@ -284,8 +284,9 @@ def accumulate(
     """Add up the gradients of the summed loss over this rank's micro-batches.
 
     Returns:
-        Sums over all ranks of loss, count and the task's logs, on the device; their names; and the
-        number of units in this rank's pieces. The function does not wait for the device.
+        A tensor with loss, count and the task's logs, summed over all ranks, on the device; the
+        names of its entries; and the number of units (`Task.unit`, such as tokens) in this rank's
+        micro-batches. The function does not wait for the device.
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):

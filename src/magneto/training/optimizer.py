@@ -31,8 +31,8 @@ def build_optimizer(
 
     Weight decay applies to matrices of linear and convolutional layers, and not to norms, biases,
     scales and embedding tables. Maximal update parametrisation multiplies a learning rate by a
-    factor and divides the weight decay by this factor. `model` lacks DDP's wrapper, which would
-    change parameter names.
+    factor and divides the weight decay by this factor. Pass `model` without DDP's wrapper, which
+    would change the parameter names.
 
     Raises:
         ValueError: If one of the `multipliers` of the learning rate names no parameter, or if the

@@ -70,9 +70,9 @@ class ParallelDataConfig:
     vocab_size: Annotated[int, Interval(ge=257, lt=LARGEST)] = 8192
     """Vocabulary size of a trained tokenizer, without the language tags."""
     tokenizer_lines: PositiveInt = 60_000
-    """Number of training sentences of "sentencepiece". They are sampled from 50 million characters,
-    which are divided evenly among language pairs. Use more for many languages. Training 64,000
-    pieces on a million sentences took a minute on one core and 1.3 GB of memory."""
+    """Number of training sentences of "sentencepiece". They are sampled from text of 50 million
+    characters, to which each language pair contributes an equal part. Use more for many languages.
+    Training 64,000 pieces on a million sentences took a minute on one core and 1.3 GB of memory."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
     """Maximum length of a sentence in tokens, tag and end token included. Training pairs with a
     longer sentence in either language are left out."""

@@ -63,7 +63,10 @@ class CaptionWriter:
         return written[:, 1:]
 
     def next_words(self, images: Tensor, written: Tensor) -> Tensor:
-        """Return log-probabilities of the next token after tokens from `<s>` (captions, length)."""
+        """Return the log-probabilities of each caption's next token, (captions, vocabulary).
+
+        `written` has the tokens so far, beginning with `<s>`, (captions, length).
+        """
         mask: Any = self.tokenizer.mask
         ends = torch.full_like(written[:, :1], mask)
         count, length = written.shape[0], written.shape[1] + 1
