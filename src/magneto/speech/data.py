@@ -362,7 +362,9 @@ def open_source(
         }
     path = existing_path(source)
     if has_ending(path, RECORDS):
-        return table_splits(path)
+        file_counts = Counts()
+        parts = by_split(read_file(path, file_counts), file_counts)
+        return {name: partial(_with_counts, part, file_counts) for name, part in parts.items()}
     if shards := find_shards(path):
         return {
             name: lambda counts, own=own: read_shards(own, counts, progress)
@@ -373,17 +375,11 @@ def open_source(
     return folder_splits(path)
 
 
-def table_splits(path: Path) -> dict[str, Reader]:
-    """Return a reader for each split of a record file, according to its column "split" if any."""
-    file_counts = Counts()
-    parts = by_split(read_file(path, file_counts), file_counts)
-
-    def read(name: str, counts: Counts) -> Table:
-        counts.update(file_counts)
-        file_counts.clear()  # count them once
-        return parts[name]
-
-    return {name: partial(read, name) for name in parts}
+def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
+    """Return a table, and move the counts of its file to `counts`, so that they count once."""
+    counts.update(file_counts)
+    file_counts.clear()
+    return table
 
 
 def folder_splits(folder: Path) -> dict[str, Reader]:

@@ -103,13 +103,12 @@ def merge_words(
     middle if they have no common word.
     """
     middle = (start + stop) / 2
-    pairs = align_words(before, after, start, stop)
-    if pairs:
-        off = {
-            (one, other): abs(before[one].middle + after[other].middle - 2 * middle)
-            for one, other in pairs
-        }
-        one, other = min(pairs, key=off.__getitem__)
+
+    def distance(pair: tuple[int, int]) -> float:
+        return abs((before[pair[0]].middle + after[pair[1]].middle) / 2 - middle)
+
+    if pairs := align_words(before, after, start, stop):
+        one, other = min(pairs, key=distance)
         return [*before[: one + 1], *after[other + 1 :]]
     kept = [word for word in before if word.middle < middle]
     end = kept[-1].end if kept else start
