@@ -197,11 +197,10 @@ def find_files(
         return lines, []
     if records:
         return {}, records
-    advice = f"aligned files such as a.en and a.de, or a file that ends in {', '.join(RECORDS)}"
-    if os.path.isfile(path):
-        raise ValueError(f"{path} is not parallel text. Give the stem of {advice}.")
-    if folder:
-        raise ValueError(f"no parallel text in {source}. It needs {advice}.")
+    if os.path.exists(path):
+        raise ValueError(f"no parallel text in {source}. Give the stem or the folder of aligned "
+                         "files such as a.en and a.de, or a file that ends in "
+                         f"{', '.join(RECORDS)}.")  # fmt: skip
     raise FileNotFoundError(f"no parallel text {source}{nearest_path(path)}")
 
 

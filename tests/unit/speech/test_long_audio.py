@@ -148,7 +148,7 @@ DATA = SpeechDataConfig(
 
 
 def transcriber(batch_size: int = 4) -> Transcriber:
-    model = small_model(2, vocab_size=VOCABULARY.size)
+    model = small_model(3, vocab_size=VOCABULARY.size)
     return Transcriber(model, VOCABULARY, DATA, GreedySearch(2), 2.0, 0.5, batch_size)
 
 
