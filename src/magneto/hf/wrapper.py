@@ -345,7 +345,10 @@ UNSUPPORTED_ARGUMENTS = {
     ),
 }  # fmt: skip
 """Arguments of transformers' models that have an alternative, by the alternative."""
-HARMLESS_ARGUMENTS = {"return_dict", "output_hidden_states", "use_cache", "num_items_in_batch"}
+HARMLESS_ARGUMENTS = {
+    "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
+    "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
+}  # fmt: skip
 """Arguments that models may ignore. Any other is refused, also what a later version renames."""
 
 

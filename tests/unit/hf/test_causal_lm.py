@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.processors import transformers_tokenizer  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.nn.config import Positions  # noqa: E402
@@ -183,6 +184,19 @@ def test_prompt_and_prefix_tuning() -> None:
     tuned, logits = trained(peft.PrefixTuningConfig(task_type="CAUSAL_LM", **sizes))
     assert torch.equal(logits, model(IDS, cache=tuned.get_prompt(2)).logits)
     assert not torch.allclose(logits, model(IDS).logits)
+
+
+def test_generation_ends_with_a_stop_string(tmp_path: Path) -> None:
+    """`generate` needs the tokenizer for it, and passes the tokenizer on to the model."""
+    train_bpe([TEXT * 3], 300, tmp_path / "tokenizer.json")
+    tokenizer = transformers_tokenizer(load_tokenizer(tmp_path), 64)
+    model = causal(vocab_size=len(tokenizer))
+    given = tokenizer("A function", return_tensors="pt")
+    how: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+    whole = model.generate(**given, **how)
+    stop = tokenizer.decode(whole[0, -5])
+    ended = model.generate(**given, stop_strings=[stop], tokenizer=tokenizer, **how)
+    assert torch.equal(ended, whole[:, :-4])
 
 
 def test_generate_and_impossible_sampling(tmp_path: Path) -> None:
