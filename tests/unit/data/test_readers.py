@@ -1,6 +1,6 @@
 """Every text pipeline reads every packing alike, and meets what is odd in the same way.
 
-Files are found by their endings; what is no text is named.
+What is no text is named.
 """
 
 import bz2
@@ -17,7 +17,7 @@ import pytest
 
 from magneto.data import files
 from magneto.data.documents import read_documents, source_files
-from magneto.data.files import has_ending, open_text, read_lines, read_list
+from magneto.data.files import open_text, read_lines, read_list
 from magneto.data.problems import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.language.config import TRAIN, ClassificationDataConfig
 from magneto.language.labelled_texts import read_tables, read_texts
@@ -237,19 +237,6 @@ def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
         ValueError, match=r"zst is compressed: unpack it \(zstd -d --rm a\.jsonl\.zst\)$"
     ):
         next(read_lines(tmp_path / "a.jsonl.zst", Counts()))
-
-
-def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt.xz", "deep/c.txt.gz", "d.md", "e.gz"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "folder.txt").mkdir()
-    found = [str(path.relative_to(tmp_path)) for path in source_files(str(tmp_path), (".txt",))]
-    assert found == ["a.txt.xz", "b.txt", "deep/c.txt.gz"]
-    assert not has_ending(tmp_path / "folder.txt", (".txt",))
-    assert source_files(str(tmp_path / "d.md"), (".txt",)) == [tmp_path / "d.md"]
-    with pytest.raises(ValueError, match=r"none ends in \.csv, \.tsv"):
-        source_files(str(tmp_path), (".csv", ".tsv"))
 
 
 def test_binary_files_are_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from magneto.nn.config import Positions
 from magneto.nn.multiway import pack
 from tests.pairs import in_turn
 from tests.unit.nn.grids import shaken, small
-from tests.unit.nn.test_multiway import multiway, one_way
+from tests.unit.nn.test_multiway import multiway
 
 
 def parts(heads: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -240,19 +240,6 @@ def test_nothing_is_left_behind() -> None:
     torch.testing.assert_close(model.attention_weights(x, 0), model.attention_weights(x, 0))
     with pytest.raises(ValueError, match="no layer 2: layers are 0 to 1"):
         model.attention_weights(x, 2)
-
-
-@pytest.mark.parametrize("design", ["decoupled", "shared"])
-def test_packed_samples_of_one_modality_look_where_a_one_way_encoder_does(design: str) -> None:
-    model = multiway(design)
-    x = torch.randn(2, 5, 32)
-    packing = pack([5, 5], [0, 0])
-    for layer in range(3):
-        found = model.attention_weights(x.flatten(0, 1), torch.zeros(0, 32), packing, layer)
-        expected = one_way(model).attention_weights(x, layer)
-        assert torch.allclose(found, expected, atol=1e-5)
-    with pytest.raises(ValueError, match="layer"):
-        model.attention_weights(x.flatten(0, 1), torch.zeros(0, 32), packing, 3)
 
 
 def test_words_of_a_pair_look_at_its_image_too() -> None:
