@@ -15,7 +15,6 @@ from tests.unit.training.toy import config as training_config
 
 mup = pytest.importorskip("mup")
 BASE, WIDTH, RATE, DECAY = 32, 256, 0.01, 0.1
-TIMES = WIDTH / BASE
 
 
 def shape(width: int, placement: str) -> LanguageModelConfig:

@@ -86,9 +86,9 @@ def hybrid_attention(eq: Equations, layer: str, x: Tensor) -> Tensor:
     return eq.out(layer, eq.attend(*(eq.every_head(f"{inside}_{n}", part) for n, part in parts)))
 
 
-def hybrid(eq: Equations, x: Tensor) -> Tensor:
+def hybrid(eq: Equations, x: Tensor, first: int = 0) -> Tensor:
     """y = attention(x) + x; x = mlp(norm(y)) + norm(y) (equation 6)."""
-    for n in range(LAYERS):
+    for n in range(first, LAYERS):
         layer = f"layers.{n}"
         y = hybrid_attention(eq, layer, x) + x
         normed = eq.norm(f"{layer}.self_attention.after", y)
@@ -101,12 +101,7 @@ def hybrid_star(eq: Equations, x: Tensor) -> Tensor:
     first = "layers.0"
     y = hybrid_attention(eq, first, eq.norm(f"{first}.self_attention.before", x)) + x
     x = eq.mlp(first, eq.norm(f"{first}.feed_forward.before", y)) + y
-    for n in range(1, LAYERS):
-        layer = f"layers.{n}"
-        y = hybrid_attention(eq, layer, x) + x
-        normed = eq.norm(f"{layer}.self_attention.after", y)
-        x = eq.mlp(layer, normed) + normed
-    return eq.norm("final_norm", x)
+    return hybrid(eq, x, first=1)
 
 
 def gated(eq: Equations, x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -102,15 +101,10 @@ def test_what_is_not_installed_is_said_before_anything_is_done(
     assert "pip install 'foundation-transformers[wandb]'" in line and not run.exists()
 
 
-def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float]) -> None:
-    """Let the clock say these seconds, one at each reading."""
-    readings = iter(seconds)
+def test_rate_leaves_out_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([100.0, 104.0, 106.0, 107.0])
     clock = SimpleNamespace(perf_counter=lambda: next(readings))
     monkeypatch.setattr(module, "time", clock)
-
-
-def test_rate_leaves_out_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_clock(monkeypatch, [100.0, 104.0, 106.0, 107.0])
     meter = Throughput(flops_per_unit=10.0, peak=1000.0)
     meter.pause(1.5)
     meter.add(30)
