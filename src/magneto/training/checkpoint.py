@@ -48,12 +48,10 @@ from magneto.training.distributed import (
     unwrap,
 )
 from magneto.training.logging import (
-    METRICS_FILE,
     RESULT_FILE,
     MetricsLogger,
     TrainingResult,
     open_trackers,
-    read_metrics,
     write_environment,
 )
 from magneto.training.optimizer import WeightAverage
@@ -550,18 +548,18 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 
 
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
-    """Return whether a run without checkpoints has weights that a restart would not reproduce.
+    """Return whether a run without checkpoints has weights that a restart would not soon reproduce.
 
-    Best weights of a run that was killed before its first checkpoint are reproduced, since a
-    restart repeats the same steps.
+    A run that is killed before its first checkpoint may have best weights. A restart repeats the
+    same steps.
     """
     held = [name for name in NAMED if (run / name).exists()]
-    if held != ["best"] or not (run / METRICS_FILE).exists():
+    if held != ["best"]:
         return bool(held)
     first = config.save_every or config.steps
     if config.async_save:  # a checkpoint is complete when the next one starts
         first *= 2
-    return max((row["step"] for row in read_metrics(run)), default=first + 1) > first
+    return read_object(run / "best" / STATE, "step")["step"] > first
 
 
 def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:
