@@ -36,6 +36,7 @@ DAMAGED = "damaged from here on"
 SILENT_PEAK = 2.0**-16
 # Samples of a damaged file decoded at a time: a block of FLAC.
 BLOCK = 1 << 12
+# Formats in which seeking gives wrong samples.
 NOT_SEEKABLE = ("MP3", "MPEG")
 # Seconds of a streamed recording, and bytes of raw audio, read at a time.
 SECONDS = 30.0
@@ -116,6 +117,8 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
                 raise AudioError(UNREADABLE)
             if segment.channel is not None and not 0 <= segment.channel < found.channels:
                 raise AudioError(NO_CHANNEL)
+            if found.format in NOT_SEEKABLE:  # soundfile would seek after each read
+                found.seekable = lambda: False
             yield found
     except (AudioError, ModuleNotFoundError):
         raise
@@ -150,8 +153,7 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
             first = round(min(segment.start * rate, total))
             last = total if segment.stop is None else round(min(segment.stop * rate, total))
             count = max(last - first, 0)
-            # Seeking in an .mp3 gives wrong samples, and soundfile seeks after each read. An .mp3
-            # is therefore read at once from its start.
+            # An .mp3 is read from its start.
             skipped = first if found.format in NOT_SEEKABLE else 0
             parts, size = [np.zeros((0, found.channels), np.float32)], count + skipped
             with suppress(AudioError):

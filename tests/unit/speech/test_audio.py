@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from magneto.data.formats import BEGINNINGS
+from magneto.speech import audio
 from magneto.speech.audio import (
     MISSING,
     NO_CHANNEL,
@@ -18,6 +19,7 @@ from magneto.speech.audio import (
     Segment,
     header_seconds,
     read_sound,
+    sound_pieces,
 )
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig
 from magneto.speech.features import (
@@ -49,14 +51,20 @@ def read(path: Path, start: float = 0.0, stop: float | None = None) -> tuple[np.
         ("aiff", "PCM_16", 1e-4), ("mp3", "MPEG_LAYER_III", 0.1),
     ],
 )  # fmt: skip
-def test_formats(tmp_path: Path, ending: str, subtype: str, error: float) -> None:
-    """Of any sample rate. A recording is known by its first bytes."""
+def test_formats(
+    tmp_path: Path, ending: str, subtype: str, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any sample rate, also in pieces. A recording is known by its first bytes."""
     pytest.importorskip("soxr", reason="soxr is not installed")
+    monkeypatch.setattr(audio, "SECONDS", 0.3)
     for rate in (8000, 11025, 44100):
-        path = write(tmp_path / f"a.{ending}", sample_rate=rate, subtype=subtype)
+        path, told = write(tmp_path / f"a.{ending}", sample_rate=rate, subtype=subtype), []
         samples, problem = read(path)
         assert problem == "" and abs(len(samples) - 16000) <= 1
         assert np.abs(samples[500:15500] - TONE[500:15500]).max() < error + 0.01
+        pieces = np.concatenate(list(sound_pieces(path, 16000, told.append)))
+        assert not told and abs(len(pieces) - len(samples)) <= 1
+        np.testing.assert_allclose(pieces[:15990], samples[:15990], atol=2e-3)
         assert BEGINNINGS["Audio"].match(path.read_bytes())
     path = write(path, subtype=subtype)
     samples, problem = read(path)
@@ -139,10 +147,14 @@ def test_a_header_with_another_length(tmp_path: Path) -> None:
 
 def test_what_is_no_recording(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
+    whole = write(path).read_bytes()
     wrong = {b"": NO_SAMPLES, bytes(range(256)) * 9: UNREADABLE, b"RIFF": UNREADABLE}
-    wrong[write(path).read_bytes()[:44]] = NO_SAMPLES
+    # Then a sample rate that would make days of a second.
+    wrong |= {whole[:44]: NO_SAMPLES, whole[:24] + b"\3\0\0\0" + whole[28:]: UNREADABLE}
     for content, problem in wrong.items():
         path.write_bytes(content)
+        told: list[str] = []
+        assert not any(map(len, sound_pieces(path, 16000, told.append))) and told == [problem]
         assert read(path)[1] == problem and len(read(path)[0]) == 0
         assert header_seconds(str(path)) == (0.0, problem)
         assert read_sound(content, 16000).problem == problem

@@ -10,7 +10,7 @@ import torch
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
 from magneto.speech import audio
-from magneto.speech.audio import BLOCK, raw_pieces, read_sound, sound_pieces
+from magneto.speech.audio import BLOCK, DAMAGED, raw_pieces, read_sound, sound_pieces
 from magneto.speech.batching import MIN_FRAMES, SpeechVocabulary, train_characters
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
@@ -23,7 +23,6 @@ from magneto.speech.long_audio import (
     timed_words,
 )
 from tests.unit.speech.small import small_model
-from tests.unit.speech.wavs import tone
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
@@ -96,50 +95,17 @@ def test_words_have_the_times_of_their_labels(tmp_path) -> None:
     assert (found[0].start, found[1].start, found[1].end) == (0.0, 3.0, 4.0)
 
 
-@pytest.mark.parametrize(("rate", "channels", "ending"), [
-    (8000, 1, "wav"), (8000, 2, "flac"), (11025, 2, "wav"), (16000, 1, "ogg"),
-])  # fmt: skip
-def test_a_file_in_pieces(rate, channels, ending, tmp_path, monkeypatch) -> None:
-    if rate != 8000:
-        pytest.importorskip("soxr")
-    monkeypatch.setattr(audio, "SECONDS", 0.3)
-    path, told = tmp_path / f"a.{ending}", []
-    soundfile.write(path, np.stack([tone(2.0, rate)] * channels, 1), rate)
+def test_a_damaged_file_in_pieces_is_what_is_read_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(audio, "SECONDS", 1.5)
+    path, told = tmp_path / "a.flac", []
+    soundfile.write(path, 0.3 * noise(5.0), 8000)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     found = np.concatenate(list(sound_pieces(path, 8000, told.append)))
     whole = read_sound(str(path), 8000).samples
-    assert not told and abs(len(found) - len(whole)) <= 1
-    count = min(len(found), len(whole))
-    np.testing.assert_allclose(found[:count], whole[:count], atol=2e-3)
-
-
-def test_what_is_broken_is_told_as_when_all_is_read_at_once(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(audio, "SECONDS", 1.5)
-    soundfile.write(tmp_path / "a.wav", tone(2.0, 8000), 8000, subtype="PCM_16")
-    content = bytearray((tmp_path / "a.wav").read_bytes())
-    (tmp_path / "a.wav").write_bytes(b"no sound")
-    (tmp_path / "b.wav").write_bytes(b"")
-    soundfile.write(tmp_path / "c.wav", np.zeros(0), 8000)
-    # A sample rate that would make days of three seconds.
-    (tmp_path / "slow.wav").write_bytes(content[:24] + b"\3\0\0\0" + content[28:])
-    noise = 0.3 * np.random.default_rng(0).standard_normal(8000 * 5)
-    soundfile.write(tmp_path / "whole.flac", noise, 8000)
-    whole = (tmp_path / "whole.flac").read_bytes()
-    (tmp_path / "cut.flac").write_bytes(whole[: len(whole) // 2])
-    for name, least, said in (
-        ("slow.wav", 0, ["unreadable recordings"]),
-        ("a.wav", 0, ["unreadable recordings"]),
-        ("b.wav", 0, ["recordings without samples"]),
-        ("c.wav", 0, ["recordings without samples"]),
-        ("cut.flac", 15000, ["damaged from here on"]),
-    ):
-        told: list[str] = []
-        parts = list(sound_pieces(tmp_path / name, 8000, told.append))
-        found = np.concatenate([np.zeros(0, np.float32), *parts])
-        assert told == said and len(found) >= least
-        whole = read_sound(str(tmp_path / name), 8000).samples
-        count = min(len(whole), len(found))
-        assert max(len(whole), len(found)) - count <= BLOCK  # by which damage is approached
-        np.testing.assert_array_equal(found[:count], whole[:count])
+    assert told == [DAMAGED] and len(found) >= 15000
+    count = min(len(whole), len(found))
+    assert max(len(whole), len(found)) - count <= BLOCK  # by which damage is approached
+    np.testing.assert_array_equal(found[:count], whole[:count])
 
 
 DATA = SpeechDataConfig(
