@@ -75,7 +75,7 @@ def configuration(kind: type[Kind]) -> type[Kind]:
     """Make a class a frozen dataclass with checks of its annotations and rules.
 
     Checks are strict. Text is not accepted as a number, numbers must be finite, and unknown fields
-    are refused. One ConfigError lists all mistakes.
+    are refused. One ConfigError lists all wrong fields or, if there are none, all broken rules.
     """
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
 

@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from magneto.cli import COMMANDS, command_parser, guarded, main
 from magneto.data.tokenizer import load_tokenizer
 from tests.commands import answer, outcome, refused
-from tests.system.conftest import SMALL
 
 
 def test_every_command_explains_itself() -> None:
@@ -134,7 +133,8 @@ SAID_BY_LIBRARIES = [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
          "Out of memory (requested 8 bytes more)"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB"),
-     "Out of memory (requested 2.00 GiB more)"),
+     "Out of memory (requested 2.00 GiB more). Reduce the model, the batch or the length, or raise "
+     "training.gradient_accumulation_steps. `magneto plan` finds what fits."),
     (MemoryError(), "Out of memory"),
         (OSError(errno.ENOSPC, "No space left on device"), "the disk or a quota is full"),
         (OSError("246642 requested and 50000 written"), "the disk or a quota is full"),
@@ -160,14 +160,6 @@ def test_what_a_library_says_of_memory_and_disk_is_one_line(capsys) -> None:
         assert guarded(raising(error)) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("magneto: ") and said in line
-
-
-def test_a_step_without_memory_says_what_to_do(book: Path, tmp_path, monkeypatch, capsys) -> None:
-    fail = raising(SAID_BY_LIBRARIES[0][0])
-    monkeypatch.setattr("magneto.training.loop.train_step", lambda *_: fail())
-    out = tmp_path / "run"
-    line = refused(capsys, "train", "causal-lm/tiny", "--data", book, "--out", out, *SMALL)
-    assert "Out of memory (requested 8 bytes more)." in line and "magneto plan" in line
 
 
 def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypatch) -> None:
