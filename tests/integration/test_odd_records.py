@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from magneto.recipe import load_recipe
@@ -101,30 +100,6 @@ def test_folders_that_lead_back_are_walked_once(tmp_path: Path) -> None:
     assert "2 pipes, devices, broken links and unreadable folders left out [" in said
     assert f"{tmp_path / 'b' / 'fifo.png'}: not a regular file" in said
     assert examples_of(task) + sum(len(b["labels"]) for b in task.validation_batches()) == 40
-
-
-def test_masks_are_read_exactly_or_refused_by_name(tmp_path: Path) -> None:
-    mask = np.random.default_rng(0).integers(0, 3, (16, 16)).astype(np.uint8)
-    for number in range(20):
-        write(tmp_path / "images" / f"{number}.png", encoded(photo(number, 16, 16)))
-        kind = ("PNG", "BMP")[number % 2]
-        write(tmp_path / "masks" / f"{number}.{kind.lower()}", encoded(mask, kind))
-    refused = ("GIF", "JPEG", "TIFF", "WEBP")
-    for kind in refused:
-        write(tmp_path / "images" / f"{kind}.png", encoded(photo(0, 16, 16)))
-        write(tmp_path / "masks" / f"{kind}.{kind.lower()}", encoded(mask, kind))
-    classes = {"classes": ("a", "b", "c"), "model_classes": 3}
-    task, _ = task_of("segmentation/tiny", tmp_path, **classes)
-    run = tmp_path / "run"
-    run.mkdir()
-    task.problems.write_to(run)
-    read_a_batch(task, examples_of(task))
-    read = {batch["masks"][i].unique().numel() for batch in task.validation_batches()
-            for i in range(len(batch["masks"]))}  # fmt: skip
-    listed = (run / "data_problems.tsv").read_text()
-    for kind in refused:
-        assert f"a mask must be PNG or BMP, not {kind}: save it as PNG" in listed
-    assert listed.count("\n") == len(refused) and read <= {1, 3}
 
 
 def speech_source(folder: Path, *records: Any) -> Path:

@@ -237,8 +237,6 @@ def test_a_finished_run_is_opened_without_its_data(tmp_path: Path) -> None:
 def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match=r"data.text_length \(41\) is above model.max_length"):
         build(data__text_length=41)
-    with pytest.raises(ValueError, match=r"set model\.codes"):
-        build(model__codes=None)
 
 
 def test_the_papers_recipe() -> None:
