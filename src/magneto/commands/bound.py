@@ -27,8 +27,8 @@ def parser() -> Parser:
     made = Parser(
         "bound",
         "Print the theory's bound on the change of the model's output by one SGD step at "
-        "initialisation, divided by learning rate and width. The bound gives orders of magnitude "
-        "(see the theory page of the documentation).",
+        "initialisation, divided by learning rate and width. The bound is an estimate of the order "
+        "of magnitude (see the theory page of the documentation).",
         "magneto bound --placement sub --layers 24",
     )
     add = made.add_argument

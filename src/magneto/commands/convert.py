@@ -40,10 +40,10 @@ def parser() -> Parser:
     made = Parser(
         "convert",
         "Convert weights of another library to Magneto's format, or (with --to) Magneto's weights "
-        "to another format. Supported are GPT-2, Llama, Mistral, BERT, BART, Marian, ViT, BEiT and "
-        "Kosmos-2's text model of transformers; ViT, DeiT, BEiT, EVA-02 and BEiT-3 of timm; "
-        "torchscale's models; and BEiT-3's original checkpoints (images, and images with texts). "
-        "Unsupported parts are refused by name.",
+        "to another format. Formats of transformers: GPT-2, Llama, Mistral, BERT, BART, Marian, "
+        "ViT, BEiT and Kosmos-2's text model. Formats of timm: ViT, DeiT, BEiT, EVA-02 and BEiT-3. "
+        "Other formats: torchscale's models, and BEiT-3's original checkpoints (image "
+        "classification and vision-language). An error names unsupported parts.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     add = made.add_argument
@@ -99,9 +99,9 @@ def hide_bars() -> None:
 def export_parser() -> Parser:
     made = Parser(
         "export",
-        "Export a run's model for transformers. Where Magneto is installed, transformers loads the "
-        "model in its pipelines, and by from_pretrained(DIR, trust_remote_code=True) of the "
-        "printed Auto class.",
+        "Export a run's model for transformers. The command prints the Auto class, whose "
+        "from_pretrained(DIR, trust_remote_code=True) loads the model if Magneto is installed. "
+        "Pipelines load it too.",
         "magneto export runs/first first-hf",
     ).with_run()
     made.add_argument("directory", type=Path, help="output directory")

@@ -57,9 +57,10 @@ SUPPORTED = {
 def parser() -> Parser:
     made = Parser(
         "evaluate",
-        "Evaluate a run's model on its validation data or on other data (--data). --tasks "
-        "evaluates a language model on multiple-choice suites; --data then names their folder or "
-        "file. --features evaluates an image model by its frozen features.",
+        "Evaluate a run's model on its validation data or on other data (--data). With --tasks, "
+        "a language model answers multiple-choice questions from the folder or file in --data. "
+        "With --features, linear probes and nearest neighbours score each layer of an image "
+        "model.",
         "magneto evaluate runs/first --weights best\n"
         "  magneto evaluate runs/base --data imagenet-a/ --data.candidates present "
         "--keep imagenet-a\n"

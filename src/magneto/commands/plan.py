@@ -40,9 +40,9 @@ def parser() -> Parser:
     made = Parser(
         "plan",
         "Estimate the memory, floating-point operations and hours of a recipe on N GPUs, and "
-        "suggest options with which it fits. No data is read; batches are assumed to have the "
-        "largest size that the recipe allows. `magneto train RECIPE --dry-run` measures some "
-        "steps instead.",
+        "suggest options with which it fits. No data is read. The plan assumes batches of the "
+        "largest size that the recipe allows. To measure some steps, use `magneto train RECIPE "
+        "--dry-run`.",
         "magneto plan causal-lm/24l --gpus 64 --gpu-memory 80",
         recipe=True,
     )

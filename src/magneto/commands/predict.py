@@ -50,12 +50,12 @@ def parser() -> Parser:
     made = Parser(
         "predict",
         "Predict labels with a trained model.\n\n"
-        "Images: print labels with probabilities. With a segmentation run, print the "
-        "classes of the pixels, and write each image with its segmentation and a legend. For "
+        "Images: print labels with probabilities. With a segmentation run, print the share of each "
+        "class, and write each image with its segmentation and a legend. For "
         "questions and statements about images, put the text in quotes after the images.\n\n"
         "Texts: print a label per text. Inputs are .txt files or standard input (one text per "
-        "line), .csv, .tsv, .jsonl and .json files (one text per row), or a text in quotes. Two "
-        "texts of a pair are separated by a tab.\n\n"
+        "line), .csv, .tsv, .jsonl and .json files (one text per row), or a text in quotes. A tab "
+        "separates the two texts of a pair.\n\n"
         "Your own tasks: print a prediction per row of .csv, .tsv, .jsonl and .json files.",
         "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
         '  magneto predict runs/vqa cat.jpg "what is the cat doing?"\n'

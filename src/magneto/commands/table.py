@@ -78,11 +78,11 @@ class Score:
 def parser() -> Parser:
     made = Parser(
         "table",
-        "Tabulate the scores of runs with 95 % intervals, one row per placement, at each row's "
-        "best learning rate (and --grid values) and at shared ones. Columns are the runs' own "
-        "validation data, scores of `magneto evaluate RUN --keep NAME`, and leaderboard results in "
-        "RUN/scores/. "
-        f"--preset formats one of the paper's tables: {', '.join(PRESETS)}.",
+        "Print a table of the scores of runs with 95 % intervals, with a row per placement. In the "
+        "first table, each row has its own best learning rate (and --grid values). In the others, "
+        "all rows have the same. Columns are the runs' validation scores, scores saved by `magneto "
+        "evaluate RUN --keep NAME`, and leaderboard results in RUN/scores/. "
+        f"--preset arranges the columns as in a table of the paper: {', '.join(PRESETS)}.",
         "magneto table runs/glue/* --preset glue --baselines\n"
         "  magneto table runs/compare-imagenet runs/compare-ade20k --preset images\n"
         "  magneto table runs/sub-18 runs/pre-18 --preset librispeech --weights averaged --paper",
