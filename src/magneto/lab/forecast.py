@@ -245,10 +245,10 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
 
     Returns:
         "size", "from" (sizes of the rungs), "priors" of the laws, and "rows". Each row that learned
-        on every rung has laws as mappings of `Law`'s fields: "best_rate", "loss", "stable_rate"
-        (None if no rate failed), "measured" by name; "stable_below", the largest stable rate of
-        the last rung; "trivial_rates", the best rate by two trivial rules; and "gaps", the law of
-        each other row's loss over this one's (logarithms; above 0 if the other row is worse).
+        on every rung has laws (`Law`): "best_rate", "loss", "stable_rate" (None if no rate failed),
+        "measured" by name; "stable_below", the largest stable rate of the last rung;
+        "trivial_rates", the best rate by two trivial rules; and "gaps", the law of each other row's
+        loss over this one's (logarithms; above 0 if the other row is worse).
     """
     last = rungs[-1]
     able = [row for row in last["rows"] if all(learned(rung, row) for rung in rungs)]
