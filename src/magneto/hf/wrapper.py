@@ -340,6 +340,7 @@ def register() -> None:
 UNSUPPORTED_ARGUMENTS = {
     "positions are computed from attention_mask": ("position_ids", "decoder_position_ids"),
     "give input_ids, which the model embeds": ("inputs_embeds", "decoder_inputs_embeds"),
+    "the model has no token types": ("token_type_ids",),
     "separate packed texts by an attention_mask of shape (batch, length, length)": (
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
     ),
@@ -464,6 +465,9 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         if self.hidden_states_advice and self.wants_hidden_states(others):
             raise ValueError(f"output_hidden_states is not supported: {self.hidden_states_advice}")
         given = {name for name, value in others.items() if value is not None and value is not False}
+        # A tokenizer of transformers returns them by default: 0 for a single text.
+        if "token_type_ids" in given and not others["token_type_ids"].any():
+            given.remove("token_type_ids")
         for name in sorted(given - HARMLESS_ARGUMENTS):
             advice = [why for why, names in UNSUPPORTED_ARGUMENTS.items() if name in names]
             why = advice[0] if advice else "the model has no such argument"

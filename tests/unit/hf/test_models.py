@@ -139,6 +139,16 @@ def test_unsupported_arguments_and_masks_of_another_shape_are_refused_by_name() 
                     model(**given, **{argument: torch.ones(shape, dtype=torch.long)})
 
 
+def test_token_types_of_a_single_text_are_accepted() -> None:
+    """A tokenizer of transformers returns them by default, as 0; other types are refused."""
+    for name in ("MagnetoForCausalLM", "MagnetoForSeq2SeqLM", "MagnetoVisionLanguageModel"):
+        model, given = wrapped(name), inputs(name)
+        types = torch.zeros_like(IDS)
+        assert torch.equal(model(**given, token_type_ids=types)[0], model(**given)[0])
+        with pytest.raises(ValueError, match="has no token types"):
+            model(**given, token_type_ids=types + 1)
+
+
 def test_what_the_harness_cannot_run_is_told_by_its_first_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
