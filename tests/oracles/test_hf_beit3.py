@@ -40,6 +40,7 @@ from tests.oracles.beit3_models import (
     beit3,
     shaken,
 )
+from tests.oracles.hf_models import same_gradients
 
 LENGTHS = (7, 4)
 GENERATOR = torch.Generator().manual_seed(0)
@@ -73,15 +74,17 @@ def converted(theirs: nn.Module, kind: type) -> Any:
     return ours
 
 
-@torch.no_grad()
 def test_questions() -> None:
-    """Fine-tuned without a norm on top."""
+    """Fine-tuned without a norm on top; with gradients of the images."""
     theirs = shaken(authors.Answering(beit3(normalize_output=False)))
     ours = converted(theirs, QuestionAnswerer)
     assert (ours.config.answers, ours.config.final_norm) == (7, "none")
     assert (ours.config.image_size, ours.config.max_length) == (SIDE, TEXT)
-    found = ours(IMAGES, join_samples(IMAGE, paired=TEXTS))
-    check(found, theirs(IMAGES, TOKENS, PADDING), "questions")
+    images = IMAGES.clone().requires_grad_()
+    found = ours(images, join_samples(IMAGE, paired=TEXTS))
+    expected = theirs(images, TOKENS, PADDING)
+    check(found, expected, "questions")
+    same_gradients((expected, found), (images, images), 1e-3)
 
 
 @torch.no_grad()

@@ -206,9 +206,10 @@ def test_torch_encoder(norm_first: bool, function: Any, bias: bool) -> None:
     norm = nn.LayerNorm(32, bias=bias) if norm_first else None
     other = shaken(encoder(norm, activation=function, norm_first=norm_first, bias=bias))
     ours, real = hf.from_torch(other), RIGHT.bool()  # type: ignore[arg-type]
-    x = torch.randn(3, 9, 32)
-    expected = other(x, src_key_padding_mask=~real)
-    assert (expected[real] - ours(x, real)[real]).abs().max() <= 1e-5
+    x = torch.randn(3, 9, 32, requires_grad=True)
+    expected, found = other(x, src_key_padding_mask=~real)[real], ours(x, real)[real]
+    assert (expected - found).abs().max() <= 1e-5
+    same_gradients((expected, found), (x, x), 1e-3)
 
 
 def test_what_has_no_counterpart_in_torch_is_named() -> None:

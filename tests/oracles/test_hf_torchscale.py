@@ -12,7 +12,8 @@ from magneto.hf.conversion import load_weights, write_weights  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from tests.oracles.hf_models import shaken  # noqa: E402
+from tests.oracles.hf_models import same_gradients, shaken  # noqa: E402
+from tests.unit.nn.grids import timm_module  # noqa: E402
 
 WIDTH, INNER, WORDS, ROWS = 32, 48, 97, 40
 SHAPES = {
@@ -151,11 +152,11 @@ def architecture(placement: str, **layers: int) -> dict[str, Any]:
     return values
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("placement", NORMS)
 def test_parity_with_torchscale(placement: str) -> None:
     """Runs where torchscale can be imported: it pins old versions of what it needs."""
-    pytest.importorskip("torchscale.architecture.encoder_decoder")
+    pytest.importorskip("torchscale")
+    timm_module("torchscale.architecture.encoder_decoder")
     from torchscale.architecture import config as configs
     from torchscale.architecture.decoder import Decoder
     from torchscale.architecture.encoder import Encoder
@@ -176,9 +177,12 @@ def test_parity_with_torchscale(placement: str) -> None:
         theirs = shaken(made(config(**sizes), embed_tokens=table, embed_positions=places))
         expected = theirs(ids, features_only=side == "encoder")
         expected = expected["encoder_out"] if side == "encoder" else expected[0]
-        difference = (expected - load_weights(theirs.state_dict(), sizes)(ids)).abs().max().item()
+        ours = load_weights(theirs.state_dict(), sizes)
+        found = ours(ids)
+        difference = (expected - found).abs().max().item()
         print(f"torchscale {side}, {placement}, {positions}: largest difference {difference:.2e}")
         assert difference <= 1e-5
+        same_gradients((expected, found), (table.weight, ours.embedding.table.weight), 1e-3)
     sizes = architecture(placement, encoder=2, decoder=3)
     table, output = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
     output.weight = table.weight

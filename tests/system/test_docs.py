@@ -47,6 +47,25 @@ def test_the_size_in_contributing_is_the_one_that_is_tested() -> None:
     assert {name: int(number.replace(",", "")) for name, number in rows.items()} == COUNTED
 
 
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    words = (re.sub(r"[^\w\s-]", "", title.lower()).split() for title in titles)
+    return {"", *map("-".join, words)}
+
+
+def test_links_of_the_pages_beside_docs_lead_somewhere() -> None:
+    """Those of docs/ are checked where the documentation is built."""
+    links = [
+        (page.name, *link.partition("#")[::2])
+        for page in ROOT.glob("*.md")
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 10
+    assert not [link for link in links if not (ROOT / link[1]).exists()]
+    assert not [link for link in links
+                if link[1].endswith(".md") and link[2] not in anchors(ROOT / link[1])]  # fmt: skip
+
+
 def test_the_map_has_every_room_and_no_other() -> None:
     source = ROOT / "src" / "magneto"
     block = next(

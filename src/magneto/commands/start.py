@@ -36,11 +36,12 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
-    from magneto.commands.plan import try_steps
-    from magneto.start.advice import advise
     from magneto.start.candidates import candidates
 
-    found = candidates(args.data)
+    found = candidates(args.data)  # names a wrong path before torch is imported
+    from magneto.commands.plan import try_steps
+    from magneto.start.advice import advise
+
     names = [each.task for each in found]
     if args.kind is not None and args.kind not in names:
         raise ConfigError([f"--as {args.kind}: {args.data} suits {', '.join(names)} only"])

@@ -29,8 +29,6 @@ from magneto.data.problems import Counts, quantity
 from magneto.data.sources import SPLITS, has_parquet, parse_source
 from magneto.data.table import COLUMN_ALIASES, Classes, Table
 from magneto.files import user_path
-from magneto.language.labelled_texts import WITHOUT_LABELS
-from magneto.translation.text import aligned_files
 from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
 
 # Values that determine the kind of a column.
@@ -154,6 +152,8 @@ def has_masks(folder: Path, images: Iterable[Path]) -> bool:
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
     """Return the names of the folders with files, below the folders of splits if there are any."""
+    from magneto.language.labelled_texts import WITHOUT_LABELS
+
     places = [path.relative_to(folder).parts[:-1] for path in files]
     below = {place[0].lower() for place in places if place}
     depth = 1 + (bool(below) and below <= {*SPLITS})
@@ -165,6 +165,8 @@ def parallel_files(files: Iterable[Path]) -> list[str]:
 
     Only two-letter codes count, since many other endings have three letters.
     """
+    from magneto.translation.text import aligned_files
+
     endings = ((unpacked_name(path).removesuffix(".txt").rpartition(".")[2], path)
                for path in sorted(files))  # fmt: skip
     named = [path for ending, path in endings if LANGUAGE.fullmatch(ending)]
