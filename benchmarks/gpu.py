@@ -227,7 +227,9 @@ def page(found: Found) -> Iterator[str]:
 
 
 def cell(value: Any) -> str:
-    text = "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
+    text = "" if value is None else str(value)
     return text.replace("|", "\\|")[:160]
 
 
