@@ -115,14 +115,20 @@ def merge_words(
     return kept + [word for word in after if word.middle >= max(middle, end)]
 
 
-def final_words(words: Sequence[Word], stop: float, overlap: float) -> int:
-    """Return the number of words that the next window can't change.
+def add_window(
+    pending: list[Word], words: list[Word], start: float, stop: float, overlap: float, last: bool
+) -> tuple[list[Word], list[Word]]:
+    """Return the words that no later window changes, and those that the next one may change.
 
-    The window of these words ends at `stop` seconds, and the next one overlaps it by `overlap`
-    seconds.
+    The window lasts from `start` to `stop`, and its words have times, in seconds from the start of
+    the recording. Windows overlap by `overlap` seconds. `pending` are the words that this window
+    may change.
     """
+    if start > 0:
+        words = merge_words(pending, words, start, start + overlap)
     limit = stop - overlap - 2 * TOLERANCE
-    return sum(1 for _ in takewhile(lambda word: word.middle < limit, words))
+    final = list(takewhile(lambda word: last or word.middle < limit, words))
+    return final, words[len(final) :]
 
 
 def align_words(
@@ -228,18 +234,14 @@ class Transcriber:
             for number, pieces in enumerate(recordings)
             for window in split_windows(pieces, self.size, self.overlap)
         )
-        overlap = self.overlap / self.rate
-        pending: list[Word] = []  # words that the next window may change
+        overlap, pending = self.overlap / self.rate, list[Word]()
         while batch := list(islice(windows, self.batch_size)):
             hypotheses = self.hypotheses([window for _, window in batch])
             for (number, window), best in zip(batch, hypotheses, strict=True):
                 start = window.start / self.rate
                 stop = (window.start + len(window.samples)) / self.rate
                 words = timed_words(best[0], self.vocabulary, self.frame_seconds, start)
-                if start > 0:
-                    words = merge_words(pending, words, start, start + overlap)
-                count = len(words) if window.last else final_words(words, stop, overlap)
-                final, pending = words[:count], words[count:]
+                final, pending = add_window(pending, words, start, stop, overlap, window.last)
                 single = window.last and start == 0
                 texts = [(self.vocabulary.decode(h.labels), h.score) for h in best if single]
                 yield TranscriptPart(number, final, stop, window.last, texts)

@@ -89,6 +89,10 @@ def test_tables_of_pieces_and_with_other_columns(tmp_path: Path) -> None:
     assert rows(table) == [("a", "YES", "a", WHOLE)]
     with pytest.raises(ValueError, match=r"b.csv has no column 'audio' among .*data.audio_column"):
         read(tmp_path / "b.csv")
+    lines = [{"audio": "a.wav", "text": "x", "split": split} for split in ("train", "dev")]
+    path = write_lines(tmp_path / "c.jsonl", [*lines, "{"])
+    _, counts = read(path, "train", "validation")
+    assert +counts == {MALFORMED: 1}  # once for both splits
 
 
 def test_librispeech(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from magneto.speech.decoding import GreedySearch, Hypothesis
 from magneto.speech.long_audio import (
     Transcriber,
     Word,
-    final_words,
-    merge_words,
+    add_window,
     split_windows,
     timed_words,
 )
@@ -75,12 +74,11 @@ def test_no_word_is_lost_or_doubled(seed: int) -> None:
     length, start, found, pending = words[-1].end + 0.5, 0.0, [], []
     while start == 0 or start + overlap < length:
         stop = min(start + size, length)
-        new = heard(words, start, stop, chance)
-        pending = merge_words(pending, new, start, start + overlap) if start else new
-        count = final_words(pending, stop, overlap)
-        found, pending = found + pending[:count], pending[count:]
+        new, last = heard(words, start, stop, chance), stop == length
+        final, pending = add_window(pending, new, start, stop, overlap, last)
+        found += final
         start += size - overlap
-    assert [word.text for word in found + pending] == [word.text for word in words]
+    assert [word.text for word in found] == [word.text for word in words]
 
 
 def test_words_have_the_times_of_their_labels(tmp_path) -> None:
