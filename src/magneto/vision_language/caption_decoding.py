@@ -34,7 +34,7 @@ class CaptionSearch:
     """Beam search of captions, by default as in BEiT-3's released code."""
 
     beams: Beams = 3
-    """Beam width; 1 is greedy search."""
+    """Beam width; 1 takes the words of greedy search, but may end earlier."""
     length_penalty: float = 0.6
     """The sum of log-probabilities is divided by the length to the power of this number."""
 
