@@ -88,19 +88,9 @@ def test_labels_may_be_shifted_and_none_is_a_loss_of_0() -> None:
         wrapped("MagnetoForMaskedLM")(IDS, labels=IDS, shift_labels=labels)
 
 
-def test_mask_of_pairs_separates_texts_of_a_row() -> None:
-    """Two texts in a row with a mask of pairs have the logits of two rows."""
-    model = causal(positions="none")
-    apart = torch.zeros(1, 9, 9, dtype=torch.long)
-    apart[:, :3, :3] = apart[:, 3:, 3:] = 1
-    together = model(IDS[:1], attention_mask=apart).logits
-    for part in (slice(0, 3), slice(3, 9)):
-        assert (together[:, part] - model(IDS[:1, part]).logits).abs().max() <= 1e-5
-
-
 @pytest.mark.parametrize("positions", get_args(Positions))
 def test_packed_texts_have_the_logits_of_separate_texts(positions: str) -> None:
-    """Texts are separated by `position_ids`, without a mask or with a mask and padding."""
+    """Texts are separated by a mask of pairs, or by `position_ids` with or without padding."""
     model = causal(positions=positions)
     texts = [IDS[0, 4:5], IDS[0, :4], IDS[1, :1], IDS[1, 2:5]]
     collator = transformers.DataCollatorWithFlattening(return_tensors="pt")
@@ -113,6 +103,8 @@ def test_packed_texts_have_the_logits_of_separate_texts(positions: str) -> None:
     row, places = batch["input_ids"], batch["position_ids"]
     whole = model(row, attention_mask=torch.ones_like(row), position_ids=places).logits
     assert (whole - expected).abs().max() <= 1e-5
+    pairs = torch.block_diag(*(torch.ones(len(text), len(text)) for text in texts))[None]
+    assert (model(row, attention_mask=pairs).logits - expected).abs().max() <= 1e-5
     order = torch.tensor([0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 0, 1])
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0]])
     given = {"attention_mask": mask, "position_ids": places[:, order]}
