@@ -1,6 +1,6 @@
 """Decoding of recordings in every format of libsndfile to mono samples at one sample rate.
 
-A damaged recording raises no error: the readable samples are returned together with the problem.
+A damaged recording raises no error: the result has the readable samples and says what is wrong.
 Training skips a damaged recording, and evaluation uses the readable samples.
 """
 
@@ -54,11 +54,11 @@ LEAST_RATE, MOST_RATE = 1000, 1_000_000
 SAMPLES_PER_BYTE = 2000
 
 File = str | bytes | Callable[[], str | bytes]
-"""Path or content of a recording, or a function that returns a path or a content."""
+"""A recording as its path or its bytes, or as a function that returns one of the two."""
 
 
 class AudioError(BadRecord):
-    """Error for a recording without usable samples; its message is the problem."""
+    """Error for a recording without usable samples; its message says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Segment:
     Attributes:
         start: Start in seconds.
         stop: End in seconds; None for the end of the file.
-        channel: Number of the channel, from 0; None for the mean of all channels.
+        channel: Index of the channel; None for the mean of all channels.
     """
 
     start: float = 0.0
@@ -85,7 +85,8 @@ class Waveform:
 
     Attributes:
         samples: Mono samples, float32; non-finite samples are replaced by 0.
-        problem: Problem of the recording, one of this module's constants; "" without a problem.
+        problem: What is wrong with the recording, as one of this module's constants; "" if nothing
+            is.
     """
 
     samples: np.ndarray
@@ -102,7 +103,7 @@ def soundfile() -> Any:
 
 @contextmanager
 def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
-    """Open a recording as a `soundfile.SoundFile`; AudioError if it is unusable."""
+    """Open a recording as a `soundfile.SoundFile`; raise AudioError if it is unusable."""
     library, wrong = soundfile(), MISSING
     try:
         content = file() if callable(file) else file
@@ -127,7 +128,7 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
 
 
 def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
-    """Return a segment's duration in seconds according to the file's header, and the problem."""
+    """Return a segment's duration in seconds, from the file's header, and what is wrong with it."""
     try:
         with open_audio(file, segment) as found:
             total = found.frames / found.samplerate
@@ -142,10 +143,11 @@ def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
 def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Waveform:
     """Read a segment of a recording (.wav, .flac, .ogg, .mp3 and other formats of libsndfile).
 
-    The result has this sample rate in Hz.
+    The result is resampled to `sample_rate` Hz.
 
     Raises:
-        ModuleNotFoundError: If soundfile, or soxr for resampling, is not installed.
+        ModuleNotFoundError: If soundfile is not installed, or if resampling is needed and soxr is
+            not installed.
     """
     try:
         with open_audio(file, segment) as found:
@@ -172,10 +174,12 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
 
 
 def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
-    """Yield blocks (samples, channels) of a `soundfile.SoundFile`, at most `size` samples each.
+    """Yield blocks of a `soundfile.SoundFile`, (samples, channels), with at most `size` samples.
+
+    `first` is the index of the first sample, and `left` is the maximum number of samples in total.
 
     Raises:
-        AudioError: If a block is damaged, after all samples before the damage were yielded.
+        AudioError: If the file is damaged. The samples before the damage are yielded first.
     """
     damaged = False
     if first:
@@ -200,9 +204,9 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
 def sound_pieces(
     path: Path, sample_rate: int, report: Callable[[str], None]
 ) -> Iterator[np.ndarray]:
-    """Yield the samples of a file in pieces of a few seconds; see `read_sound`.
+    """Yield a file's mono samples, resampled to `sample_rate` Hz, in pieces of `SECONDS` seconds.
 
-    `report` is called with a problem of the file.
+    If the file has no usable samples or is damaged, `report` is called with what is wrong.
     """
     has_samples = False
     try:
@@ -224,7 +228,7 @@ def sound_pieces(
 def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]:
     """Yield the resampled samples of raw mono audio of 16 bits, little-endian.
 
-    The source is a byte stream with `read1`. Half a sample at the end of the stream is dropped.
+    The source is a byte stream with `read1`. A single byte at the end of the stream is dropped.
     """
     resample_piece, rest = stream_resampler(rate, sample_rate), b""
     while piece := source.read1(BYTES):
@@ -239,8 +243,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    Its arguments are a piece and whether the piece is the last. It returns the resampled samples
-    that are available so far.
+    The function takes a piece, and whether the piece is the last one. It returns the resampled
+    samples that are available so far.
     """
     if rate == sample_rate:
         return lambda samples, last: samples
@@ -268,7 +272,7 @@ def resample(samples: np.ndarray, rate: float, sample_rate: float) -> np.ndarray
 
 
 def is_truncated(found: Any, stop: float | None) -> bool:
-    """Whether a segment exceeds its file, or the file is truncated.
+    """Return whether the segment ends after the file or, without `stop`, the file is truncated.
 
     libsndfile reports neither a .wav with missing samples nor an .ogg without its last page.
     """
@@ -282,9 +286,9 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_bytes(raw: Any) -> int:
-    """Return the number of bytes missing from a .wav according to its header; 0 for other files.
+    """Return how many bytes a .wav is shorter than its header says; 0 for other files.
 
-    A .wav with the maximum length in its header was written to a pipe and is complete.
+    A .wav that was written to a pipe has the maximum length in its header, and is complete.
     """
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)
@@ -302,7 +306,7 @@ def missing_wav_bytes(raw: Any) -> int:
 
 
 def ogg_is_complete(raw: Any) -> bool:
-    """Whether an .ogg ends with a complete page that is marked as the last."""
+    """Return whether an .ogg ends with a complete page that its header marks as the last page."""
     size = raw.seek(0, io.SEEK_END)
     raw.seek(max(size - OGG_PAGE, 0))
     tail = raw.read()

@@ -3,8 +3,8 @@
 Label 0 is blank; the other labels are a tokenizer's tokens. An epoch's utterances are shuffled and
 cut into blocks. A block is sorted by numbers of frames and tokens, and cut into groups. Two budgets
 limit a group: padded frames (for the encoder) and padded frames times tokens (for the transducer
-loss). The groups are shuffled. All groups are a function of seed and epoch, so that a run resumes
-exactly.
+loss). The groups are shuffled. Seed and epoch determine all groups, so that a resumed run gets the
+same groups.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SpeechVocabulary:
 
     Attributes:
         tokenizer: Tokenizer of the transcripts.
-        size: Number of labels, which is the number of tokens + 1 for blank.
+        size: Number of labels: one per token, and blank.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -73,7 +73,7 @@ class SpeechVocabulary:
         self.size = tokenizer.vocab_size + 1
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the labels of each text, int32, without blank."""
+        """Return the labels (int32) of each text; none of them is blank."""
         return [np.array(t, np.int32) + 1 for t in self.tokenizer.encode(list(texts))]
 
     def decode(self, labels: Iterable[int]) -> str:
@@ -89,7 +89,7 @@ def build_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVo
     """Load the configured tokenizer, or train it on transcripts and cache it.
 
     Raises:
-        FileNotFoundError: If there is no such tokenizer.
+        FileNotFoundError: If the configured tokenizer does not exist.
         ValueError: If there are too few transcripts for the vocabulary size.
     """
     if config.tokenizer not in TRAINED:
@@ -110,7 +110,7 @@ def build_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVo
 
 
 def train_characters(texts: Iterable[str], path: Path) -> None:
-    """Write a tokenizer.json of the texts' characters and `<unk>`."""
+    """Write a tokenizer.json whose tokens are the texts' characters, `<unk>` and an end token."""
     tokenizers = import_tokenizers()
     characters = sorted({character for text in texts for character in text})
     numbers = {piece: number for number, piece in enumerate([END, UNKNOWN, *characters])}
@@ -123,12 +123,12 @@ def train_characters(texts: Iterable[str], path: Path) -> None:
 
 
 def padded_frames(frames: int) -> int:
-    """Return the padded number of frames of an utterance; 0 for an utterance without frames."""
+    """Return an utterance's number of frames, padded to `MIN_FRAMES`; 0 frames stay 0."""
     return max(frames, MIN_FRAMES) if frames else 0
 
 
 def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
-    """Pad utterances (frames, mel bins) with zeros to (batch, frames, mel bins)."""
+    """Pad utterances, each (frames, mel bins), with zeros to (batch, frames, mel bins)."""
     padded = np.zeros((len(features), max(MIN_FRAMES, *map(len, features)), mel_bins), np.float32)
     for row, each in enumerate(features):
         padded[row, : len(each)] = each
@@ -140,16 +140,17 @@ class SpeechBatch:
     """Padded group of utterances.
 
     An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. Unusable
-    utterances are excluded from the loss and from the count, and their hypotheses are empty.
+    utterances count neither in the loss nor in the number of utterances. Their hypotheses are
+    empty.
 
     Attributes:
         features: Normalised features, (batch, frames, mel bins), float32, padded with 0.
         feature_lengths: Number of frames, (batch,), int64.
         targets: Labels, (batch, labels), int64, padded with blank (0).
         target_lengths: Number of labels, (batch,), int64.
-        sizes: Numbers of frames and labels of each utterance, as integers.
-        weights: Weights (batch,), float32: 1, or 0 for an unusable utterance.
-        problems: Problem of each utterance; "" without a problem.
+        sizes: Number of frames and number of labels of each utterance, as integers.
+        weights: 1 for a usable utterance and 0 for an unusable one, (batch,), float32.
+        problems: What is wrong with each utterance; "" if nothing is.
         frames: Total number of frames without padding, for throughput and the share of padding.
     """
 
@@ -185,9 +186,10 @@ class BatchMaker:
         random: np.random.Generator,
         speeds: np.ndarray | float = 1.0,
     ) -> list[np.ndarray]:
-        """Sort utterances, given by index, into groups of similar length, short utterances first.
+        """Return groups of utterances of similar length, as arrays of indices, shortest first.
 
-        `speeds` has the speed factor of every utterance of the split. Utterances of equal length
+        `numbers` are the indices of the utterances to group. `speeds` is the speed factor of all
+        utterances of the split, or an array with one factor for each. Utterances of equal length
         are in random order.
         """
         frames = np.maximum(self.source.frames(speeds), MIN_FRAMES)
@@ -200,10 +202,10 @@ class BatchMaker:
     def batch(
         self, numbers: np.ndarray, read: Callable[[int], tuple[np.ndarray, str]]
     ) -> SpeechBatch:
-        """Return a group of utterances, given by index.
+        """Return the utterances with the indices `numbers` as a padded batch.
 
-        `read` returns features and problem of an utterance by index. An utterance without frames
-        gets weight 0.
+        `read` takes an utterance's index, and returns its features and what is wrong with it. An
+        utterance without frames gets weight 0.
         """
         found = [read(number) for number in numbers.tolist()]
         features, problems = map(list, zip(*found, strict=True))
@@ -220,7 +222,10 @@ def pad_batch(
     texts: list[str],
     problems: list[str],
 ) -> SpeechBatch:
-    """Pad utterances with features (frames, mel bins) and labels (labels,)."""
+    """Return a padded batch of utterances.
+
+    Each utterance has an array of features (frames, mel bins) and an array of labels (labels,).
+    """
     labels = [own if len(each) else own[:0] for own, each in zip(labels, features, strict=True)]
     lengths = [max(len(each), MIN_FRAMES) for each in features]
     targets = [torch.from_numpy(label).long() for label in labels]
@@ -239,9 +244,9 @@ def pad_batch(
 
 
 class PreparedSpeech:
-    """Splits, vocabulary, features and normaliser of a data configuration.
+    """Splits, vocabulary, features and normaliser for a data configuration.
 
-    `seed` determines built-in training sets. The results of slow steps are cached.
+    `seed` determines the built-in training sets. Slow results are cached on disk.
     """
 
     def __init__(self, config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> None:
@@ -260,7 +265,7 @@ class PreparedSpeech:
         )
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return batches of `batch_size` groups, augmented anew in each epoch.
+        """Return batches of `batch_size` groups; each epoch augments the utterances anew.
 
         A micro-batch is a list of groups. The seed determines the order and the augmentation.
         """

@@ -69,13 +69,13 @@ class AugmentationConfig:
     time_ratio: Probability = 0.04
     """Maximum length of a time mask as a share of the utterance's frames."""
     time_masks_ratio: NonNegativeFloat = 0.0
-    """Number of time masks per frame (arXiv 1912.05533, p_M), limited by `time_masks`. With 0,
-    utterances of any length have `time_masks` masks."""
+    """Number of time masks per frame (p_M in arXiv 1912.05533); an utterance has at most
+    `time_masks` masks. With 0, every utterance has `time_masks` masks."""
     time_warp: NonNegativeInt = 0
     """Maximum shift of SpecAugment's time warp in frames (5 in ESPnet); 0 for none."""
     speeds: tuple[Annotated[float, Interval(ge=0.5, le=2)], ...] = (1.0,)
-    """Factors of speed perturbation, which have equal probability, usually (0.9, 1.0, 1.1). They
-    change the pitch too."""
+    """Factors of speed perturbation, usually (0.9, 1.0, 1.1). All factors are equally probable.
+    Speed perturbation also changes the pitch."""
     gain: NonNegativeFloat = 0.0
     """Maximum change of loudness in decibels."""
     noise: Probability = 0.0
@@ -95,7 +95,7 @@ class SyntheticConfig:
     """Synthetic utterances of the built-in data sets."""
 
     train_utterances: PositiveInt = 4000
-    """Number of training utterances. Another seed of the recipe gives other utterances."""
+    """Number of training utterances. The recipe's seed determines the utterances."""
     validation_utterances: PositiveInt = 200
     """Number of validation utterances. They are the same in every run, and their speakers are not
     in the training set."""
@@ -126,8 +126,8 @@ class SpeechDataConfig:
     or a folder. A folder contains such files, tar shards, parquet files, or a corpus in the layout
     of LibriSpeech, Common Voice or Kaldi."""
     validation_source: str | None = None
-    """Separate source of validation utterances. Its validation split is used, otherwise its test
-    split, otherwise all its utterances."""
+    """Separate source of validation utterances. Its validation split is used. If it has none, its
+    test split is used. If it has neither, all its utterances are used."""
     audio_column: str | None = None
     """Column of the recordings; null looks for a column with a usual name."""
     text_column: str | None = None
@@ -138,7 +138,7 @@ class SpeechDataConfig:
     """Validation splits, such as dev-clean,dev-other; null recognises them by name."""
     validation_fraction: Share = 0.05
     """Share of speakers or utterances held out for validation if the source has no validation
-    split. The speakers or utterances are chosen by the hash of their name."""
+    split. The hash of their names chooses the speakers or utterances."""
     hold_out: Literal["speaker", "utterance"] = "speaker"
     """Unit that is held out: whole speakers (if they are known) or utterances."""
     validation_limit: PositiveInt | None = None
@@ -152,7 +152,7 @@ class SpeechDataConfig:
     """Filterbank features."""
     cmvn: str = "global"
     """Mean and variance normalisation of the features: "global" (over the training split),
-    "utterance", "none", or the path of a run's cmvn.json."""
+    "utterance" (over each utterance), "none", or the path of a run's cmvn.json."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Data augmentation in training."""
     cached: bool = False
@@ -166,15 +166,15 @@ class SpeechDataConfig:
     max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
     """Maximum duration of a training utterance in seconds; longer utterances are left out."""
     max_text_rate: PositiveFloat = 60.0
-    """Maximum number of characters per second of a training utterance. Faster utterances are
-    left out, because their transcripts are considered wrong."""
+    """Maximum number of characters per second of a training utterance. Utterances with more are
+    left out, because their transcripts are probably wrong."""
     max_frames: PositiveInt = 20_000
-    """Maximum number of padded frames of a group of utterances of similar length. The number of
-    padded frames is the number of utterances times the frames of the longest utterance.
+    """Maximum number of padded frames of a group, which has utterances of similar length. The
+    number of padded frames is the number of utterances times the frames of the longest utterance.
     `training.batch_size` counts groups."""
     max_cells: PositiveInt = 1_000_000
-    """Maximum number of cells of a group: its padded frames times the tokens of its longest
-    transcript. This option limits the memory of the transducer loss."""
+    """Maximum number of padded frames of a group times the tokens + 1 of its longest transcript.
+    This option limits the memory of the transducer loss."""
     block: PositiveInt = 20_000
     """Number of utterances sorted by length at a time."""
     synthetic: SyntheticConfig = SyntheticConfig()
@@ -219,17 +219,18 @@ class TransducerConfig(TransformerConfig):
     """Configuration of a Transformer-Transducer.
 
     The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
-    2201.05420). A weight of 0 disables an auxiliary loss. Each loss is a sum in nats over an
-    utterance, but the divergence is a mean over the lattice. ESPnet's weights are 0.5 (CTC), 0.2
-    (language model), 0.4 (intermediate) and 0.2 (divergence).
+    2201.05420). A weight of 0 disables an auxiliary loss. The divergence is a mean over an
+    utterance's lattice, and every other loss is a sum over an utterance, in nats. ESPnet's weights
+    are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
     """Number of features per frame, a multiple of 4. It must equal `data.features.mel_bins`."""
     vocab_size: PositiveInt | None = None
-    """Number of labels, blank included; null uses the number of labels of the data's tokenizer."""
+    """Number of labels, including blank; null takes it from the data's tokenizer."""
     front_channels: tuple[PositiveInt, PositiveInt] = (64, 128)
-    """Channels of the front-end's two pairs of convolutions (64, 128 in ESPnet's VGG)."""
+    """Channels of the front-end's first and second pair of convolutions (64 and 128 in ESPnet's
+    VGG)."""
     predictor: Literal["lstm", "stateless"] = "lstm"
     """Predictor: "lstm" (embedding and LSTM) or "stateless" (embedding and a convolution over the
     last two labels, Ghodsi et al. 2020)."""
@@ -248,13 +249,13 @@ class TransducerConfig(TransformerConfig):
     lm_smoothing: Dropout = 0.05
     """Label smoothing of the language model loss."""
     intermediate_weight: NonNegativeFloat = 0.0
-    """Weight of the transducer loss on `intermediate_layers`. Each of these layers has a small
-    network of its own. This loss gives predictor and output layer no gradient."""
+    """Weight of the transducer loss of `intermediate_layers`. A small network maps each of these
+    layers to the joiner. The loss gives the predictor and the output layer no gradient."""
     intermediate_layers: tuple[NonNegativeInt, ...] = ()
-    """Numbers of the encoder layers with intermediate losses; the bottom layer is 0."""
+    """Indices of the encoder layers with an intermediate loss; the bottom layer is 0."""
     kl_weight: NonNegativeFloat = 0.0
-    """Weight of the symmetric divergence between the posteriors of the intermediate layers and of
-    the last layer. The divergence doubles the time of the loss."""
+    """Weight of the symmetric Kullback-Leibler divergence between the posteriors of each
+    intermediate layer and those of the top layer. The divergence doubles the time of the loss."""
     pretrained: Free[str | None] = None
     """Directory RUN of a run whose weights initialise the model; null trains from scratch. The
     run's model must have the same shape. To keep the run's labels and normalisation, set

@@ -7,9 +7,11 @@ Usage::
 
 A source is a table with a column of audio and a column of text. `magneto.data.formats` reads the
 table from a record file, tar shards, parquet or a data set on the hub. A source may also be a
-folder with the layout of LibriSpeech, Kaldi or Common Voice (recordings in clips/), or with a .txt
-file for each recording. Broken recordings are left out of training and counted. In validation,
-broken recordings count as not recognised.
+folder in the layout of LibriSpeech, Kaldi or Common Voice (whose recordings are in clips/). A
+folder with a .txt file for each recording is a source too.
+
+Training leaves out broken recordings and counts them. Validation keeps them: it transcribes their
+readable samples. Without readable samples, the transcript is empty.
 """
 
 from __future__ import annotations
@@ -104,8 +106,8 @@ class SpeechSplits:
     recording), "seconds" (duration according to the header, 0 if unknown) and "problem" (according
     to the header).
 
-    `train` has only utterances that neither header nor transcript excludes. `excluded` has id and
-    reason of each utterance left out of training.
+    `train` has only utterances that pass the checks of header and transcript. `excluded` has the
+    id of each utterance left out of training, with the reason.
     """
 
     train: Table
@@ -128,13 +130,13 @@ class SpeechSplits:
 
 
 def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> SpeechSplits:
-    """Find the utterances of a source and split them.
+    """Find the utterances of a source, and split them into training and validation.
 
-    If `source` and `validation_source` are the same, there is no training split. `seed` determines
-    built-in training sets. The result of reading headers is cached.
+    If `source` and `validation_source` are the same, the training split is empty. `seed`
+    determines the built-in training sets. The contents of the headers are cached on disk.
 
     Raises:
-        FileNotFoundError: If there is no such source.
+        FileNotFoundError: If a source does not exist.
         ValueError: If a split is missing or has no utterances.
     """
     counts = {"train": Counts(), "validation": Counts()}
@@ -177,10 +179,10 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
 
 
 def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Return the names of the splits of a kind: "train", "validation" or "test".
+    """Return the names of all splits of one kind: "train", "validation" or "test".
 
-    A single split is a training split. If no split is named as a training split, all splits of
-    unknown kind are training splits.
+    A source's only split is a training split. If no name denotes a training split, all splits
+    whose names denote no kind are training splits.
     """
     # In a nested folder ("data/dev") any part of the path counts.
     kinds = {name: split_of(name) for name in names}
@@ -194,7 +196,7 @@ def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
 def read_utterances(
     readers: Mapping[str, Reader], names: Sequence[str], config: SpeechDataConfig, counts: Counts
 ) -> Table:
-    """Return the utterances of some splits of a source as one table."""
+    """Return the utterances of the splits `names` as one table."""
     for name in names:
         if name not in readers:
             known = ", ".join(readers)
@@ -214,7 +216,7 @@ def read_utterances(
 
 
 def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> Table:
-    """Return the utterances of a table with columns "audio" and `COLUMNS`.
+    """Convert a source's table to a table with the columns "audio" and `COLUMNS`.
 
     Malformed records are counted and left out.
     """
@@ -256,9 +258,10 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
 
 
 def parse_segment(values: Mapping[str, Any]) -> Segment:
-    """Return the segment given by start, stop (in seconds), duration and channel of a record.
+    """Return the segment that a record's start, stop, duration and channel describe.
 
-    A duration without start and stop is that of the whole file and is ignored.
+    Times are in seconds. Without start and stop, the duration is that of the whole file, and is
+    ignored.
     """
     start, stop, duration, channel = (
         None if values.get(what) in (None, "") else values[what]
@@ -280,13 +283,13 @@ def parse_segment(values: Mapping[str, Any]) -> Segment:
 
 
 def recording_states(table: Table) -> Any:
-    """Return plain values that identify a table's recordings and change if the files change."""
+    """Return values that identify a table's recordings, and that change if a file changes."""
     segments = [str(segment) for segment in table.values("segment")]
     return table.columns["audio"].state(), table.rows.tolist(), segments
 
 
 def add_headers(table: Table, progress: Progress) -> Table:
-    """Add columns "seconds" and "problem" from the recordings' headers, and cache them."""
+    """Add the columns "seconds" and "problem", which are read from headers and cached."""
     audio, segments = (table.columns[name] for name in ("audio", "segment"))
 
     def header(row: int) -> tuple[float, str]:
@@ -313,7 +316,7 @@ def add_headers(table: Table, progress: Progress) -> Table:
 def _fit_to_train(
     table: Table, validation: Table, config: SpeechDataConfig, counts: Counts
 ) -> tuple[Table, list[tuple[str, str]]]:
-    """Return the utterances to train on, and id and reason of each excluded utterance."""
+    """Return the utterances to train on, and each excluded utterance's id and reason."""
 
     def places(table: Table) -> Iterator[tuple[str, Segment]]:
         names = map(table.columns["audio"].name, table.rows.tolist())
@@ -345,7 +348,7 @@ def _fit_to_train(
 def open_source(
     source: str, config: SpeechDataConfig, seed: int, progress: Progress
 ) -> dict[str, Reader]:
-    """Return a reader for each split of a source, by the split's name; no split is read yet."""
+    """Return the readers of a source's splits by the splits' names; nothing is read yet."""
     found = find_source(source)
     if found.kind == "builtin":
         check_builtin(found, NAMES, "speech")
@@ -376,7 +379,7 @@ def open_source(
 
 
 def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
-    """Return a table, and move the counts of its file to `counts`, so that they count once."""
+    """Move the counts of a table's file to `counts`, so that they count once; return the table."""
     counts.update(file_counts)
     file_counts.clear()
     return table
@@ -428,7 +431,10 @@ def folder_table(
     root: Path,
     counts: Counts,
 ) -> Table:
-    """Return the rows of some files or folders as one table, with paths relative to the root."""
+    """Return the rows that `read` yields for all `places` as one table.
+
+    The paths of the recordings are relative to `root`.
+    """
     rows = [row for place in places for row in read(place, counts)]
     columns = {name: [row.get(name) for row in rows] for name in ROW}
     columns["audio"] = [str(path).removeprefix(f"{root}/") for path in columns["audio"]]
@@ -436,7 +442,11 @@ def folder_table(
 
 
 def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
-    """Yield a chapter's utterances from lines "SPEAKER-CHAPTER-NUMBER text" and ID.flac files."""
+    """Yield a chapter's utterances from its transcripts and its recordings.
+
+    A line of transcripts is "ID text", and the recording is ID.flac. An ID is
+    SPEAKER-CHAPTER-NUMBER.
+    """
     files = sorted(path.parent.iterdir())
     recordings = {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}
     for line in read_lines(path, counts):
@@ -460,7 +470,7 @@ def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
 def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
     """Yield the utterances of a Kaldi data folder; count utterances without audio or text.
 
-    Commands in wav.scp (`flac -c -d -s FILE |`) are not run. The file named in the command is read
+    A command in wav.scp (`flac -c -d -s FILE |`) is not run. The file that it names is read
     instead.
     """
     if not (folder / "text").is_file():

@@ -2,8 +2,8 @@
 
 Label looping (arXiv 2406.06220) alternates two steps. Each utterance of a batch searches for its
 next label, beginning at its own current frame. The predictor processes the new labels of all
-utterances at once. Several frames are evaluated at a time, so that blanks, the most frequent label,
-take few steps.
+utterances at once. The first step evaluates several frames at a time, because most frames emit
+blank.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LOOK_AHEAD = 8
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Labels of an utterance, found by a search.
+    """Labels that a search found for an utterance.
 
     Attributes:
         labels: Labels without blanks.
         frames: Encoder frame at which each label was emitted.
-        score: Log-probability in nats of the merged paths (beam search) or of the path (greedy
-            search).
+        score: Log-probability in nats. Greedy search gives that of its path, and beam search that
+            of all merged paths.
     """
 
     labels: list[int]
@@ -47,7 +47,7 @@ class Search(ABC):
 
     Usage::
 
-        state = search.begin(model, frames)                       # maximum number of frames
+        state = search.begin(model, frames)              # maximum number of frames per utterance
         for encoded, lengths in parts:
             state = search.advance(model, state, encoded, lengths)
         hypotheses = search.finish(model, state)
@@ -81,7 +81,7 @@ class Search(ABC):
             state: State after the previous frames; it is not changed.
             encoded: Encoder outputs of the new frames, (batch, frames, width).
             lengths: Number of new frames of each utterance, (batch,). An utterance with fewer new
-                frames than `encoded` has ended.
+                frames than `encoded` ends after them.
         """
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Search(ABC):
 
 
 def before_labels(model: Transducer, frames: Tensor) -> tuple[Tensor, State]:
-    """Return projected predictor outputs before any label, (batch, joint), and the state."""
+    """Return the predictor's projected output (batch, joint) and state before the first label."""
     start = torch.full_like(frames, BLANK)
     output, state = model.predictor.step(start, model.predictor.begin(len(start), start.device))
     return model.joiner.predictor_proj(output), state
@@ -99,7 +99,7 @@ def before_labels(model: Transducer, frames: Tensor) -> tuple[Tensor, State]:
 def read_labels(
     model: Transducer, rows: Tensor, labels: Tensor, predicted: Tensor, state: State
 ) -> None:
-    """Update projected predictor outputs and state in place for rows with a further label."""
+    """Process one more label of each of the `rows`; update `predicted` and `state` in place."""
     output, after = model.predictor.step(labels, tuple(part[rows] for part in state))
     new = (model.joiner.predictor_proj(output), *after)
     for values, part in zip((predicted, *state), new, strict=True):
@@ -110,10 +110,14 @@ def read_labels(
 class GreedyState:
     """State of greedy decoding.
 
-    `predicted` is the projected predictor output after the last label, (batch, joint), `emitted`
-    the number of labels at the current frame, `frames` the number of processed frames, and `score`
-    the log-probability of the path, each (batch,). `found` has utterances, labels and frames of the
-    emitted labels, in the order of emission.
+    Attributes:
+        predicted: Projected predictor output after the most recent label, (batch, joint).
+        state: State of the predictor after that label.
+        emitted: Number of labels at the current frame, (batch,).
+        frames: Number of processed frames, (batch,).
+        score: Log-probability of the path, (batch,).
+        found: Emitted labels in the order of emission. Each step gives the indices of utterances,
+            their new labels, and the frames of the labels.
     """
 
     predicted: Tensor
@@ -130,7 +134,7 @@ class GreedySearch(Search):
 
     Attributes:
         symbols_per_frame: Maximum number of labels per frame.
-        look_ahead: Number of frames evaluated at a time, which affects only the speed.
+        look_ahead: Number of frames evaluated at a time. It does not change the result.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
@@ -145,7 +149,7 @@ class GreedySearch(Search):
     def advance(
         self, model: Transducer, state: GreedyState, encoded: Tensor, lengths: Tensor
     ) -> GreedyState:
-        """Return the state after further frames; each step waits for the device."""
+        """Return the state after further frames; each label synchronises with the device."""
         frames = model.joiner.encoder_proj(encoded)
         predicted, emitted, score = (
             part.clone() for part in (state.predicted, state.emitted, state.score)
@@ -190,11 +194,12 @@ class GreedySearch(Search):
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each row's next label, the number of blanks before it, and their log-probability.
+        """Return the next label, the number of blanks before it, and their log-probability in all.
 
-        `frames` are projected encoder outputs, (batch, frames, joint), of `lengths` (batch,).
-        `rows` are the unfinished utterances, with their current frames `place` and their projected
-        predictor outputs `labels`, (rows, joint).
+        `frames` are projected encoder outputs (batch, frames, joint), and `lengths` (batch,) are
+        the utterances' numbers of frames. `rows` are the indices of the unfinished utterances.
+        `place` is the current frame of each, and `labels` is the projected predictor output of
+        each, (rows, joint). The results have the shape (rows,).
         """
         label, passed = torch.full_like(place, BLANK), torch.zeros_like(place)
         gained = frames.new_zeros(len(rows), dtype=torch.float32)
@@ -223,9 +228,10 @@ class GreedySearch(Search):
 FACTOR = 6364136223846793005
 
 Fusion = Callable[[Tensor, Tensor], Tensor]
-"""Function for shallow fusion with a language model. Its arguments are labels (rows, maximum number
-of labels) and the number of labels of each row, (rows,). It returns log-probabilities of the next
-label, (rows, vocabulary). The log-probability of blank is not used."""
+"""Function for shallow fusion with a language model. Its first argument is the hypotheses' labels,
+(hypotheses, maximum number of labels). Its second argument is their numbers of labels,
+(hypotheses,). It returns log-probabilities of the next label, (hypotheses, vocabulary). The
+log-probability of blank is not used."""
 
 
 @dataclass(frozen=True)
@@ -233,13 +239,15 @@ class Beam:
     """State of beam search: `width` hypotheses per utterance.
 
     Attributes:
-        scores: Log-probabilities, (batch, width), float32; -inf without a hypothesis.
+        scores: Log-probabilities, (batch, width), float32. A score of -inf marks a place without a
+            hypothesis.
         written: Labels and their frames, (batch, width, maximum number of labels, 2).
         lengths: Number of labels, (batch, width).
         digests: Hash of the labels, (batch, width).
         predicted: Projected predictor output, (batch, width, joint).
-        state: State of the predictor, with batch * width rows.
-        bonus: Fusion term of a label's log-probability, (batch, width, vocabulary or 1).
+        state: State of the predictor, for a batch of batch * width.
+        bonus: Weighted log-probabilities of the next label by the language model, (batch, width,
+            vocabulary); zeros (batch, width, 1) without a language model.
         frames: Number of processed frames, (batch,).
     """
 
@@ -253,7 +261,7 @@ class Beam:
     frames: Tensor
 
     def select(self, parents: Tensor) -> Self:
-        """Return a beam of the hypotheses with the indices `parents`, (batch, kept)."""
+        """Return the beam of the hypotheses whose indices are `parents`, (batch, kept)."""
         batch, width = self.scores.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
 
@@ -273,10 +281,10 @@ class Beam:
         )
 
     def merge_equal(self) -> Self:
-        """Merge equal hypotheses into the first of each pair.
+        """Merge each pair of equal hypotheses into the first of the two.
 
-        If all hypotheses differ before a step, each occurs at most twice after the step. Of two
-        equal hypotheses, one took a blank and the other emitted the last label.
+        Before a step, all hypotheses differ. After the step, at most two are equal: one has taken a
+        blank, and the other has emitted its last label.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place
@@ -291,8 +299,8 @@ class ModifiedBeamSearch(Search):
     """Time-synchronous beam search with at most one label per frame (icefall's modified search).
 
     Attributes:
-        width: Hypotheses per utterance.
-        count: Maximum number of returned hypotheses.
+        width: Number of hypotheses per utterance during the search.
+        count: Maximum number of returned hypotheses per utterance.
         fusion: Language model for shallow fusion, or None.
         fusion_weight: Weight of the language model's log-probabilities.
     """
@@ -336,7 +344,7 @@ class ModifiedBeamSearch(Search):
         return replace(beam, frames=state.frames + lengths)
 
     def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each utterance, ranked by score divided by length."""
+        """Return the best hypotheses of each utterance, ranked by score / (labels + 1)."""
         # The end counts as one more label, as in ESPnet.
         ranked = state.scores / (state.lengths + 1)
         order = ranked.argsort(dim=1, descending=True, stable=True)[:, : self.count]
@@ -356,8 +364,9 @@ class ModifiedBeamSearch(Search):
     ) -> Beam:
         """Keep the best candidates, merge equal candidates, and update the predictor.
 
-        `candidates` are scores of the hypotheses with each next symbol, (batch, width, vocabulary),
-        `times` the current frames (batch,). `going` is False for a finished utterance, (batch,).
+        `candidates` has the score of each hypothesis with each next symbol, (batch, width,
+        vocabulary). `times` are the current frames, (batch,). `going` is False for a finished
+        utterance, (batch,).
         """
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)

@@ -1,7 +1,7 @@
 """Log-mel filterbank features as in Kaldi, mean and variance normalisation, and augmentation.
 
-Augmentation (SpecAugment, speed, loudness, noise) depends only on seed, epoch and number of the
-utterance. Augmentation does not depend on batches or workers.
+The augmentation of an utterance (SpecAugment, speed, loudness, noise) depends on the seed, the
+epoch and the utterance's index. It does not depend on batches or workers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FilterBank:
 
     @cached_property
     def filters(self) -> np.ndarray:
-        """Triangular mel filters of shape (size / 2 + 1, mel bins)."""
+        """Triangular mel filters, (frequencies of the FFT, mel bins)."""
         bins = self.config.features.mel_bins
         low, high = mel(np.array(self.config.mel_range))
         edges = low + (high - low) / (bins + 1) * np.arange(bins + 2)
@@ -137,11 +137,16 @@ def normalise_utterance(features: np.ndarray) -> np.ndarray:
 Normalise = Callable[[np.ndarray], np.ndarray]
 """Function that normalises features (frames, mel bins)."""
 UTTERANCE_NORMALISERS: dict[str, Normalise] = {"utterance": normalise_utterance, "none": np.asarray}
-"""Normalisers that need no training set, by value of `data.cmvn`."""
+"""Normalisers that need no training set; the keys are values of `data.cmvn`."""
 
 
 def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
-    """Load a saved normaliser; ValueError if it is malformed or not for `mel_bins` features."""
+    """Load a normaliser that `Normaliser.save` wrote.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is malformed, or its number of features is not `mel_bins`.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f'no {path}. data.cmvn must be "global", "utterance", "none" or the path of a run\'s '
@@ -157,7 +162,7 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
 
 
 def stored_normaliser(config: SpeechDataConfig) -> Normalise:
-    """Return the normaliser of `data.cmvn`, which must not be "global", without training data."""
+    """Return the normaliser that `data.cmvn` names; raise ValueError if it needs training data."""
     if config.cmvn in UTTERANCE_NORMALISERS:
         return UTTERANCE_NORMALISERS[config.cmvn]
     if config.cmvn == "global":
@@ -167,17 +172,19 @@ def stored_normaliser(config: SpeechDataConfig) -> Normalise:
 
 
 class SpeechFeatures:
-    """Normalised features as in a run's training, computed without the training data.
+    """Function from samples to features that are normalised as in a run's training.
+
+    The training data are not needed.
 
     Args:
-        config: Data configuration of a run, with its stored normaliser.
+        config: Data configuration of the run. `cmvn` must not be "global".
     """
 
     def __init__(self, config: SpeechDataConfig) -> None:
         self.filter_bank, self.normaliser = FilterBank(config), stored_normaliser(config)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        """Return features (frames, mel bins) of mono samples at the data's sample rate."""
+        """Return normalised features (frames, mel bins) of mono samples at `config.sample_rate`."""
         return self.normaliser(self.filter_bank(samples))
 
 
@@ -186,17 +193,18 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Features:
-    """Normalised features of a split's utterances, decoded and computed on access.
+    """Normalised features of a split's utterances.
 
-    With `data.cached`, features are computed once and cached on disk as float32. An hour of 80
-    features at 100 frames per second takes 115 MB.
+    Recordings are decoded, and their features computed, on access. With `data.cached`, the features
+    are computed once and cached on disk as float32. An hour of audio then takes 115 MB, with 80
+    features per frame and 100 frames per second.
 
     Args:
         table: The utterances, a split of `SpeechSplits`.
         filter_bank: Filter bank of the data configuration.
         progress: Progress display.
-        normaliser: Normaliser of the training split; None computes the normaliser that
-            `data.cmvn` names from this split.
+        normaliser: Normaliser of the training split. With None, `table` is the training split, and
+            its normaliser is computed as `data.cmvn` says.
     """
 
     def __init__(
@@ -238,7 +246,10 @@ class Features:
         write_json(directory / "problems.json", problems)
 
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return each utterance's number of frames at a speed, from the headers unless cached."""
+        """Return each utterance's number of frames if its speed is multiplied by `speeds`.
+
+        Cached features give the numbers. Without a cache, the durations in the headers give them.
+        """
         if self._kept is not None:
             return np.diff(self._offsets)
         samples = self.table.values("seconds") * self.filter_bank.config.sample_rate / speeds
@@ -253,9 +264,9 @@ class Features:
         return read_sound(partial(audio.file, row), rate, segments[row])
 
     def features(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's features (frames, mel bins) and problem.
+        """Return an utterance's features (frames, mel bins), and what is wrong with it.
 
-        `vary` is applied to the samples.
+        `vary` augments the samples. It is not applied to cached features.
         """
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]
@@ -264,7 +275,10 @@ class Features:
         return self.filter_bank(vary(found.samples)), found.problem
 
     def normalised(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return normalised features and the problem; 0 frames if a feature is not finite."""
+        """Return an utterance's normalised features, and what is wrong with it.
+
+        There are 0 frames if a feature is not finite.
+        """
         features, problem = self.features(number, vary)
         if len(features) == 0:
             return features, problem or NO_FRAMES
@@ -313,13 +327,16 @@ class Augmentation:
     def utterance(
         self, source: Features, number: int, speed: float, seed: Sequence[int]
     ) -> tuple[np.ndarray, str]:
-        """Return augmented normalised features and the problem; broken utterances have 0 frames."""
+        """Return an utterance's augmented and normalised features, and what is wrong with it.
+
+        A broken utterance gets 0 frames.
+        """
         vary = partial(self.sound, speed=speed, seed=seed)
         found, problem = source.normalised(number, vary)
         return found[:0] if problem else self.features(found, seed), problem
 
     def speeds(self, count: int, seed: int, epoch: int) -> np.ndarray:
-        """Return the speed factor of each of `count` utterances in an epoch, (count,)."""
+        """Return the random speed factors of `count` utterances in an epoch, (count,)."""
         drawn = np.random.default_rng([seed, epoch, SPEEDS]).integers(
             len(self.config.speeds), size=count
         )

@@ -31,10 +31,9 @@ HEADROOM = 1.18
 def recognised_words(
     references: Sequence[str], hypotheses: Sequence[str]
 ) -> dict[str, Counter[str]]:
-    """Count the recognised words for each word of the references.
+    """Count, for each word of the references, the words that were recognised in its place.
 
-    A deleted word is counted as the recognised word "". Inserted words are counted for the
-    reference word "".
+    The recognised word is "" for a deletion. The reference word is "" for an insertion.
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     errors = word_errors(references, hypotheses)
@@ -50,7 +49,7 @@ def recognised_words(
 
 @torch.no_grad()
 def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
-    """Draw spectrogram and alignment of an utterance, and the errors of some batches."""
+    """Draw an utterance's spectrogram and alignment, and the errors of `BATCHES` batches."""
     device = next(model.parameters()).device
     answers: list[tuple[str, str, str]] = []
     figures: list[Figure] = []
@@ -63,7 +62,7 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
 
 
 def draw_example(task: SpeechRecognition, model: Transducer, batch: Any) -> list[Figure]:
-    """Draw the first utterance of a batch with audio and transcript; [] if there is none."""
+    """Draw a batch's first utterance that has audio and transcript; return [] without one."""
     for row, (frames, labels) in enumerate(batch.sizes):
         if not labels or batch.problems[row]:
             continue
@@ -120,7 +119,7 @@ def draw_alignment(
     labels: Sequence[int],
     alignment: TransducerAlignment,
 ) -> Figure:
-    """Draw the probability of passing each cell of the lattice, and the best path."""
+    """Draw the probability that a path passes each node of the lattice, and the best path."""
     seconds = SUBSAMPLING * task.speech.filter_bank.shift_seconds
     occupancy, frames = alignment.occupancy[0].cpu().numpy(), alignment.frames[0].tolist()
     pieces = task.vocabulary.pieces()
@@ -141,8 +140,8 @@ def draw_alignment(
     return Figure(
         "alignment",
         "Alignment of labels and frames",
-        f"Transducer lattice of {id} with its reference “{text}”. Blue shows the "
-        f"probability of passing a cell, and the line is the best path. The log-probability is "
+        f"Transducer lattice of {id} with its reference “{text}”. Blue shows the probability that "
+        "a path passes a node, and the line is the best path. The log-probability is "
         f"{best:.2f} nats for the best path and {total:.2f} nats for all paths together.",
         as_png(figure),
     )

@@ -22,8 +22,8 @@ class Word:
 
     Attributes:
         text: Word without spaces.
-        start: Time of the word's first label in seconds; a transducer may emit a label some tenths
-            of a second late.
+        start: Time of the word's first label in seconds. A transducer may emit a label some tenths
+            of a second after the sound.
         end: End of the frame of the word's last label, in seconds.
     """
 
@@ -42,8 +42,8 @@ def timed_words(
 ) -> list[Word]:
     """Return the words of a hypothesis with their times.
 
-    Labels are assigned to words by decoding prefixes, which works with any tokenizer. An encoder
-    frame lasts `seconds`, and the first one begins at `start` seconds.
+    Prefixes of the labels are decoded to find the word of each label, which works with any
+    tokenizer. An encoder frame lasts `seconds`, and the first frame begins at `start` seconds.
     """
     texts = vocabulary.decode(hypothesis.labels).split()
     spans: list[list[int]] = [[] for _ in texts]
@@ -70,7 +70,13 @@ EDGE = 0.1
 
 @dataclass(frozen=True)
 class Window:
-    """Window of a recording: its first sample in the recording, and mono samples, float32."""
+    """Window of a recording.
+
+    Attributes:
+        start: Index of the window's first sample in the recording.
+        samples: Mono samples, float32.
+        last: Whether this is the recording's last window.
+    """
 
     start: int
     samples: np.ndarray
@@ -78,11 +84,13 @@ class Window:
 
 
 def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iterator[Window]:
-    """Cut a stream of samples into overlapping windows without storing the whole stream.
+    """Cut a stream of samples into windows of `size` samples that overlap by `overlap` samples.
+
+    The whole stream is never stored.
 
     Yields:
-        At least one window. The last window may be shorter than the others, but is longer than the
-        overlap unless it is the only window.
+        At least one window. The last window may be shorter than `size`. It is longer than the
+        overlap, unless it is the only window.
     """
     held, start = np.zeros(0, np.float32), 0
     for piece in pieces:
@@ -99,8 +107,8 @@ def merge_words(
 ) -> list[Word]:
     """Return the words of two windows that overlap from `start` to `stop` seconds.
 
-    Two windows are joined at the common word nearest to the middle of their overlap, or in the
-    middle if they have no common word.
+    The windows are joined at the common word nearest to the middle of their overlap. Without a
+    common word, they are joined at the middle.
     """
     middle = (start + stop) / 2
 
@@ -118,11 +126,11 @@ def merge_words(
 def add_window(
     pending: list[Word], words: list[Word], start: float, stop: float, overlap: float, last: bool
 ) -> tuple[list[Word], list[Word]]:
-    """Return the words that no later window changes, and those that the next one may change.
+    """Return the words that no later window can change, and the words that the next window can.
 
-    The window lasts from `start` to `stop`, and its words have times, in seconds from the start of
-    the recording. Windows overlap by `overlap` seconds. `pending` are the words that this window
-    may change.
+    `words` are the words of a window from `start` to `stop`, and `pending` are the earlier words
+    that this window can change. All times are in seconds from the start of the recording. Windows
+    overlap by `overlap` seconds.
     """
     if start > 0:
         words = merge_words(pending, words, start, start + overlap)
@@ -134,7 +142,7 @@ def add_window(
 def align_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[tuple[int, int]]:
-    """Return index pairs of equal words at about the same time in two windows, in order.
+    """Return pairs of indices of equal words at about the same time in two windows, in order.
 
     The alignment maximises the number and nearness of pairs, so that repeated words are matched
     correctly. The first window ends at `stop` seconds, and the second begins at `start` seconds.
@@ -162,7 +170,10 @@ def align_words(
 
 
 def _nearness(one: Word, other: Word) -> float:
-    """Return 1 for equal words at the same time, decreasing to 0 at a distance of `TOLERANCE`."""
+    """Return 1 for equal words at the same time, and less for a distance of up to `TOLERANCE`.
+
+    The nearness is 0 beyond `TOLERANCE` and for different words.
+    """
     if one.text.casefold() != other.text.casefold():
         return 0.0
     return max(1 - abs(one.middle - other.middle) / TOLERANCE, 0.0)
@@ -170,10 +181,15 @@ def _nearness(one: Word, other: Word) -> float:
 
 @dataclass(frozen=True)
 class TranscriptPart:
-    """Next words of a recording's transcript.
+    """Part of a recording's transcript: the words after the previous part.
 
-    `seconds` is the processed duration. If the recording has a single window, `texts` has all
-    hypotheses with log-probabilities in nats, best first.
+    Attributes:
+        recording: Index of the recording.
+        words: Words of this part.
+        seconds: Duration of the recording processed so far, in seconds.
+        last: Whether this is the recording's last part.
+        texts: All hypotheses with their log-probabilities in nats, best first, if the recording
+            has a single window. Otherwise [].
     """
 
     recording: int
@@ -188,16 +204,17 @@ class Transcriber:
 
     Args:
         model: Transducer in evaluation mode.
-        vocabulary: Vocabulary of its labels.
-        data: Data configuration of the run, with its stored normaliser.
+        vocabulary: Vocabulary of the model's labels.
+        data: Data configuration of the model's run. `cmvn` must not be "global".
         search: Search for labels.
-        window: Length of a window in seconds, which should be similar to that of training
+        window: Length of a window in seconds. It should be similar to the duration of training
             utterances.
         overlap: Overlap of windows in seconds, at most half a window.
-        batch_size: Windows per batch.
+        batch_size: Number of windows per batch.
 
     Attributes:
-        least_seconds: Duration of a frame in seconds; shorter recordings have an empty transcript.
+        least_seconds: Length of a feature frame in seconds. A shorter recording gets an empty
+            transcript.
 
     Raises:
         ValueError: If the overlap is not positive or more than half a window.
@@ -227,7 +244,7 @@ class Transcriber:
     def transcribe(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[TranscriptPart]:
         """Yield parts of the transcripts, one recording after another.
 
-        A recording has its samples at the data's sample rate, in pieces of any size.
+        A recording is an iterable of arrays of mono samples of any size, at `data.sample_rate`.
         """
         windows = (
             (number, window)

@@ -45,7 +45,8 @@ class Convolution(nn.Conv2d):
 class ConvolutionPair(nn.Module):
     """Two 3 x 3 convolutions with ReLU, then 2 x 2 max-pooling.
 
-    Padding stays zero, so that an utterance's result does not depend on other utterances.
+    Padded frames are set to zero, so that an utterance's result does not depend on other
+    utterances.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -90,13 +91,14 @@ def frame_mask(lengths: Tensor, frames: int) -> Tensor:
 
 State = tuple[Tensor, ...]
 """State of a predictor. The first dimension of its tensors is the batch, so that searches can
-select rows."""
+select utterances."""
 
 
 class LSTMPredictor(nn.Module):
-    """Predictor with an embedding and an LSTM, which ignores autocast and keeps its weights' dtype.
+    """Predictor with an embedding and an LSTM.
 
-    On processors without AVX-512, torch's bfloat16 LSTM under autocast fails in oneDNN.
+    The LSTM runs without autocast, in the dtype of its weights. On processors without AVX-512,
+    torch's bfloat16 LSTM under autocast fails in oneDNN.
     """
 
     def __init__(self, config: TransducerConfig) -> None:
@@ -115,7 +117,7 @@ class LSTMPredictor(nn.Module):
             return self.lstm(x)[0]
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the initial state of zeros, two tensors (batch, layers, width)."""
+        """Return the initial state: two tensors of zeros, (batch, layers, width)."""
         shape = (batch, self.lstm.num_layers, self.lstm.hidden_size)
         zeros = torch.zeros(shape, dtype=self.embedding.weight.dtype, device=device)
         return zeros, zeros.clone()
@@ -130,7 +132,7 @@ class LSTMPredictor(nn.Module):
 
 
 class StatelessPredictor(nn.Module):
-    """Predictor with an embedding, a depthwise convolution over the last labels, and ReLU."""
+    """Predictor with an embedding, a depthwise convolution over the last two labels, and ReLU."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ class StatelessPredictor(nn.Module):
         return self._read(F.pad(labels, (self.context, 0), value=BLANK))
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the initial state, in which all labels are blank, (batch, context)."""
+        """Return the initial state: only blanks, (batch, context)."""
         return (torch.full((batch, self.context), BLANK, device=device),)
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
@@ -168,9 +170,10 @@ def ctc_loss(
 ) -> Tensor:
     """Return the connectionist temporal classification loss (Graves et al. 2006), in nats.
 
-    The loss is 0, without a gradient, for an utterance with too few frames for its labels. Logits
-    are (batch, frames, vocabulary), targets (batch, labels), padded with blank. Numbers of frames
-    and labels are integers, because torch would copy a tensor.
+    `logits` are (batch, frames, vocabulary), and `targets` are (batch, labels), padded with blank.
+    `frames` and `labels` are each utterance's numbers of frames and labels. They are integers,
+    because torch would copy a tensor from the device. If an utterance has too few frames for its
+    labels, its loss and the gradient are 0.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
     if chances.is_meta:  # FLOPs are counted; the loss has hardly any
@@ -184,7 +187,8 @@ def ctc_loss(
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
     """Return the summed cross-entropy of each utterance's labels in nats, (batch,).
 
-    Logits are (batch, labels, vocabulary), next labels (batch, labels) and their lengths (batch,).
+    `logits` are (batch, labels, vocabulary). `targets` are the labels that they predict, (batch,
+    labels), and `lengths` are the numbers of labels, (batch,).
     """
     each = F.cross_entropy(
         logits.float().transpose(1, 2), targets, reduction="none", label_smoothing=smoothing
@@ -201,13 +205,19 @@ def symmetric_divergence(
     frames: Tensor,
     labels: Tensor,
 ) -> Tensor:
-    """Return KL(p|q) + KL(q|p) of two joiners' posteriors, averaged over each lattice, (batch,).
+    """Return KL(p|q) + KL(q|p) of the joiner's posteriors, averaged over each lattice, (batch,).
 
-    `first` (for p) are projected features of the last layer, (batch, time, joint), `second` (for q)
-    those of an intermediate layer, and `predictor` the projected predictor outputs, (batch, labels
-    + 1, joint). The output layer has `weight` (vocabulary, joint) and `bias`. `frames` and
-    `labels` are each utterance's numbers of frames and labels, (batch,). Logits are computed for
-    some frames at a time, and recomputed in the backward pass.
+    The posteriors p are those of the top layer, and q are those of an intermediate layer. Logits
+    are computed for some frames at a time, and recomputed in the backward pass.
+
+    Args:
+        first: Projected features of the top layer, (batch, frames, joint).
+        second: Projected features of the intermediate layer, (batch, frames, joint).
+        predictor: Projected predictor outputs, (batch, labels + 1, joint).
+        weight: Weight of the output layer, (vocabulary, joint).
+        bias: Bias of the output layer, (vocabulary,).
+        frames: Number of frames of each utterance, (batch,).
+        labels: Number of labels of each utterance, (batch,).
     """
     batch, time, _ = first.shape
     step = max(1, CELLS // (batch * predictor.shape[1]))
@@ -244,7 +254,7 @@ class TransducerLoss:
         total: Weighted sum of all losses over the counted utterances.
         count: Number of counted utterances, which are usable and have a finite loss.
         excluded: Mask (batch,) that is True for usable utterances without a finite loss.
-        parts: Sum of each loss over the counted utterances, without weight and gradient.
+        parts: Sum of each unweighted loss over the counted utterances, without a gradient.
     """
 
     total: Tensor
@@ -254,7 +264,7 @@ class TransducerLoss:
 
 
 class Joiner(nn.Module):
-    """Joiner of encoder frame and predictor output: W tanh(A frame + a + B label) + b."""
+    """Joiner of encoder output x and predictor output y: W tanh(A x + a + B y) + b."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -268,12 +278,12 @@ class Joiner(nn.Module):
         return self.encoder_proj(encoder), self.predictor_proj(predictor)
 
     def logits(self, encoder: Tensor, predictor: Tensor) -> Tensor:
-        """Return logits (..., vocabulary) of broadcast projected outputs (..., joint)."""
+        """Return logits (..., vocabulary); the projected outputs (..., joint) are broadcast."""
         return self.output(torch.tanh(encoder + predictor))
 
 
 class Transducer(nn.Module):
-    """Transducer of front-end, encoder, predictor and joiner, with heads of auxiliary losses."""
+    """Transducer with front-end, encoder, predictor, joiner, and heads for auxiliary losses."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -355,7 +365,7 @@ class Transducer(nn.Module):
     def _encode_layers(
         self, features: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return encoder outputs, their lengths, and projections of the intermediate layers."""
+        """Return encoder outputs, their lengths, and the intermediate layers' projections."""
         chosen = self.config.intermediate_layers
         if not chosen:
             return *self.encode(features, lengths), []

@@ -18,11 +18,14 @@ from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 class Phone:
     """Acoustic parameters of a phone.
 
-    Voice and noise have strengths from 0 to 1. `formants` are the first three formants at the start
-    in Hz, and `end` the ones at the end of a diphthong. `hiss` is centre and width of the noise
-    band in Hz.
-    `seconds` is the duration at the average rate. `closure` is the share of this duration that is
-    silent at the start, for stops.
+    Attributes:
+        voice: Strength of the voice, from 0 to 1.
+        noise: Strength of the noise, from 0 to 1.
+        formants: First three formants at the start, in Hz.
+        seconds: Duration at the average speaking rate.
+        end: First three formants at the end of a diphthong, in Hz; None for other phones.
+        hiss: Centre and width of the noise band, in Hz.
+        closure: Share of the duration that is silent at the start of a stop.
     """
 
     voice: float
@@ -110,9 +113,12 @@ SILENT = Phone(0.0, 0.0, (500, 1500, 2500), 0.0)
 class Speaker:
     """Voice of a speaker.
 
-    `pitch` is in Hz, `tract` a factor of the formants' frequencies, below 1 for a long vocal tract,
-    `rate` a factor of the speaking rate, `breath` the amount of noise in the voice, and `tilt` an
-    exponent of the frequency.
+    Attributes:
+        pitch: Fundamental frequency in Hz.
+        tract: Factor of the formants' frequencies, below 1 for a long vocal tract.
+        rate: Factor of the speaking rate.
+        breath: Amount of noise in the voice.
+        tilt: Exponent with which the voice becomes weaker at higher frequencies.
     """
 
     pitch: float
@@ -135,7 +141,7 @@ def draw_speaker(seed: Sequence[int]) -> Speaker:
 
 
 Plan = list[tuple[str, int]]
-"""Phones ("" for silence) with their numbers of frames."""
+"""Sequence of phones, each with its number of frames; "" is silence."""
 
 
 def plan(
@@ -144,7 +150,7 @@ def plan(
     speaker: Speaker,
     random: np.random.Generator,
 ) -> Plan:
-    """Return the phones of words from a lexicon, with pauses between words."""
+    """Return the phones that the lexicon gives for the words, with pauses between the words."""
     made = [("", _frames(random.uniform(0.05, 0.25)))]
     for word in words:
         for name in lexicon[word].split():
@@ -161,7 +167,10 @@ def _frames(seconds: float) -> int:
 def speak(
     planned: Plan, speaker: Speaker, sample_rate: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Synthesise phones with random intonation and breath; return float32 samples of peak 0.5."""
+    """Synthesise phones with random intonation and breath.
+
+    The samples are float32, and their largest absolute value is 0.5.
+    """
     table = np.concatenate([_phone_rows(name, frames, random) for name, frames in planned])
     smooth = np.ones(GLIDE) / GLIDE
     padded = np.pad(table, ((GLIDE // 2, GLIDE // 2), (0, 0)), mode="edge")
@@ -181,7 +190,10 @@ def speak(
 
 
 def _phone_rows(name: str, frames: int, random: np.random.Generator) -> np.ndarray:
-    """Return a phone's voice, noise, three formants and noise band, (frames, 7)."""
+    """Return a phone's parameters per frame, (frames, 7).
+
+    The columns are voice, noise, three formants, and centre and width of the noise band.
+    """
     phone = PHONES.get(name, SILENT)
     way = np.linspace(0, 1, frames)[:, None]
     start, end = np.array(phone.formants), np.array(phone.end or phone.formants)
@@ -206,7 +218,7 @@ def _pulses(
 
 
 def _resonance(formants: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
-    """Return the gain of the vocal tract, (frames, frequencies)."""
+    """Return the gain of the vocal tract at each frequency, (frames, frequencies)."""
     higher = np.tile(np.array(HIGHER, np.float32), (len(formants), 1))
     centres = np.concatenate([formants, higher], 1)[:, :, None].astype(np.float32)
     widths = BANDWIDTHS[:, None].astype(np.float32)
@@ -217,7 +229,7 @@ def _resonance(formants: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
 
 
 def _filtered(samples: np.ndarray, gains: np.ndarray, hop: int) -> np.ndarray:
-    """Filter Hann-windowed frames of two hops, and overlap-add the results."""
+    """Filter Hann-windowed frames with a length of two hops, and overlap-add the results."""
     frames = len(gains)
     padded = np.pad(samples, (hop // 2, 2 * hop))
     pieces = np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop][:frames]

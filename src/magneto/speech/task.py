@@ -108,7 +108,11 @@ class SpeechRecognition(Task):
         return Transducer(replace(self.model_config, vocab_size=size))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return the weights of `model.pretrained`; report missing ones, refuse another model."""
+        """Return the weights of the run `model.pretrained`, and report missing weights.
+
+        Raises:
+            ValueError: If the run has none of this model's weights.
+        """
         run = self.model_config.pretrained
         if not run:
             return {}
@@ -139,11 +143,11 @@ class SpeechRecognition(Task):
         return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
-        """Log each loss without its weight, and shares of utterances and frames.
+        """Return the weighted sum of the losses, and log each unweighted loss and two ratios.
 
         `non_finite` is the number of utterances without a finite loss, divided by the number of
-        counted utterances. `padding` is the share of frames that are padding, averaged over groups,
-        weighted by their numbers of counted utterances.
+        counted utterances. `padding` is the share of frames that are padding. It is averaged over
+        groups, and a group's weight is its number of counted utterances.
         """
         losses = []
         for group in batch:
@@ -159,7 +163,7 @@ class SpeechRecognition(Task):
         return self.speech.validation_batches()
 
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
-        """Decode too, which waits for the device.
+        """Return the loss and the transcripts; decoding synchronises with the device.
 
         Every utterance has a transcript, which is empty for an unusable utterance. The loss is
         summed over utterances with a finite loss.
@@ -199,7 +203,7 @@ class SpeechRecognition(Task):
                 self.problems.record(kind, name, why)
 
     def _note_not_finite(self) -> None:
-        """Record the utterances without a finite loss since the last evaluation."""
+        """Record the utterances that had no finite loss since the previous evaluation."""
         while self._excluded:
             ids, excluded = self._excluded.popleft()
             if type(excluded) is Tensor:  # tensors have no values while FLOPs are counted
@@ -232,7 +236,7 @@ def run(model: nn.Module, group: SpeechBatch) -> Any:
 
 
 def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Any:
-    """Return jiwer's `WordOutput`; only spaces are normalised, and empty texts count."""
+    """Return jiwer's `WordOutput`. Repeated spaces count as one; empty texts are kept."""
     return import_jiwer().process_words(single_spaced(references), single_spaced(hypotheses))
 
 
@@ -285,7 +289,11 @@ def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) 
 
 
 def text_normaliser(name: str) -> tuple[Callable[[str], str], str]:
-    """Return one of `NORMALISERS`, and its name and version for reports; ConfigError if none."""
+    """Return the normaliser `name` of `NORMALISERS`, and its name and version for reports.
+
+    Raises:
+        ConfigError: If no normaliser has this name.
+    """
     if name not in NORMALISERS:
         raise ConfigError([f"no normaliser {name!r}{nearest(name, list(NORMALISERS))}"])
     kind, arguments, note = NORMALISERS[name]
