@@ -1,13 +1,13 @@
 """Augmentation of training images: crops, flips, colour jitter, RandAugment, random erasing.
 
-RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set, such as
+RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set, as in
 "rand-m9-mstd0.5-inc1". Two operations are sampled with replacement, and each is applied with
-probability 0.5. The magnitude is sampled from a normal distribution, around 9 in this example, and
+probability 0.5. The magnitude is sampled from a normal distribution (with mean 9 for "m9"), and
 clipped to 0 to 10.
 
-Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k. Its steps are
-random resizing, a crop in which no class has nearly all pixels, a horizontal flip, and photometric
-distortion of the image. Padded pixels have no class.
+Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k. The steps are
+random resizing, a random crop, a horizontal flip, and photometric distortion of the image. A crop
+in which one class has nearly all pixels is drawn again. Padded pixels have no class.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Co
 CROPS = 10
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]
-"""Function that changes an image by a strength from 0 to 1; the generator chooses the sign."""
+"""Function of image, strength from 0 to 1 and random generator that returns a changed image."""
 
 
 def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
-    """Apply colour jitter as torchvision's ColorJitter does, in random order."""
+    """Apply colour jitter like torchvision's ColorJitter: its four changes in random order."""
     changes = [(name, strength) for name in COLOURS if (strength := getattr(config, name))]
     for which in random.permutation(len(changes)):
         name, strength = changes[which]
@@ -70,7 +70,7 @@ def enhance(image: Any, what: str, factor: float) -> Any:
 def adjust_colour(image: Any, hue: float, saturation: float = 1.0) -> Any:
     """Shift the hue by a fraction of the colour circle, and multiply the saturation.
 
-    A grey image stays as it is.
+    A grey image is returned unchanged.
     """
     if image.mode == "L" or (hue == 0 and saturation == 1):
         return image
@@ -83,9 +83,9 @@ def adjust_colour(image: Any, hue: float, saturation: float = 1.0) -> Any:
 def random_erasing(
     image: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """With the given probability, replace a random rectangle by normal noise.
+    """Replace a random rectangle by normal noise, with the probability `probability`.
 
-    The image is normalised, float32 (channels, height, width), and changed in place.
+    The image is normalised, float32 (channels, height, width), and is changed in place.
     """
     if random.random() >= probability:
         return image
@@ -114,7 +114,7 @@ def rand_augment(image: Any, config: AugmentationConfig, random: np.random.Gener
 
 
 def _signed(largest: float, change: Callable[[Any, float], Any]) -> Operation:
-    """Return the operation that changes an image by up to `largest`, with a random sign."""
+    """Return an operation that changes an image by `largest` x strength, with a random sign."""
 
     def operation(image: Any, strength: float, random: np.random.Generator) -> Any:
         value = largest * strength
@@ -128,7 +128,10 @@ def _factor(what: str) -> Operation:
 
 
 def _affine(image: Any, matrix: tuple[float, ...]) -> Any:
-    """Apply an affine map: pixel (x, y) comes from (a x + b y + c, d x + e y + f)."""
+    """Apply an affine map `matrix` = (a, b, c, d, e, f).
+
+    Pixel (x, y) of the result is pixel (a x + b y + c, d x + e y + f) of the image.
+    """
     library = pillow()
     how, kind = library.Resampling.BICUBIC, library.Transform.AFFINE
     return image.transform(image.size, kind, matrix, how, fillcolor=_fill(image))
@@ -206,9 +209,10 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class PairedAugmentation:
-    """Augmentation of training images with their masks; a crop has the model's image size.
+    """Augmentation of training images and their masks; a crop has the model's image size.
 
-    Images are first resized to fit within `fit`, a longer and a shorter side in pixels.
+    First, an image is resized to fit within `fit`, the maximum of its longer and of its shorter
+    side in pixels.
     """
 
     input_format: InputFormat
@@ -220,8 +224,8 @@ class PairedAugmentation:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return an augmented image, float32 (channels, size, size), and mask, uint8 (size, size).
 
-        The pixels, uint8 (height, width, channels), have the size of the mask. Padding is 0 in the
-        image and `IGNORED` in the mask.
+        `pixels` are uint8 (height, width, channels), and `mask` is (height, width). Padding is 0 in
+        the image and `IGNORED` in the mask.
         """
         height, width = size_to_fit(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)
@@ -240,7 +244,7 @@ class PairedAugmentation:
     def _crop(
         self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
     ) -> tuple[int, int, np.ndarray]:
-        """Draw a crop of the image resized to (height, width); return its corner and its mask."""
+        """Draw a crop of the image resized to (height, width); return its top, left and mask."""
         size, drawn = self.input_format.size, (0, 0, mask)
         for _ in range(CROPS):
             top = int(random.integers(max(height - size, 0) + 1))
@@ -257,9 +261,10 @@ class PairedAugmentation:
 def resize_part(
     pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int], how: str
 ) -> np.ndarray:
-    """Return a part (top, left, height, width) of a resized image, by a method of Pillow.
+    """Resize an image, and return the part (top, left, height, width) of the result.
 
-    Pixels are (height, width, channels), and the image is resized to (`height`, `width`).
+    The image has pixels (rows, columns, channels), and is resized to (`height`, `width`). `how` is
+    the name of one of Pillow's resampling filters.
     """
     top, left, high, wide = part
     down, across = pixels.shape[0] / height, pixels.shape[1] / width
@@ -273,7 +278,7 @@ def photometric_distortion(
 ) -> np.ndarray:
     """Change brightness, contrast, saturation and hue, each with the given probability.
 
-    Contrast comes before or after saturation and hue, at random, as in SSD (arXiv 1512.02325).
+    At random, contrast comes before or after saturation and hue, as in SSD (arXiv 1512.02325).
     """
     found = pixels.astype(np.float32)
     if random.random() < probability:

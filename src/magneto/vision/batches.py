@@ -1,8 +1,8 @@
 """Batches of images: shuffled and augmented for training, fixed for evaluation.
 
-A single broken image never ends a run. In training a random image, chosen by (seed, draw, index),
-replaces a broken one. In evaluation a blank image replaces a broken one and counts as wrong. A
-batch's "broken" is True for each replaced image.
+A single broken image never ends a run. In training, a random image replaces a broken one; seed,
+draw and index determine which. In evaluation, a blank image replaces a broken one and counts as
+wrong. A batch's "broken" is True for each replaced image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from magneto.vision.images import ImageSplit
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that returns the example of an index, as arrays and numbers by name."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that returns the final batch, given a batch and its examples' indices and draws.
+"""Function that completes a batch, given the batch and its examples' indices and draws.
 
 A draw is epoch x repeats + number of the copy (`magneto.data.stream.shuffled`)."""
 OnBroken = Callable[[int, BrokenImage], None]
@@ -43,10 +43,12 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return an example and its index: `index`, or a random one if the image there is broken.
+    """Return the example `index` and its index; if its image is broken, those of a random one.
 
-    Random numbers are a function of the key (seed and draw) and the index. `TRIES` broken images
-    in a row raise ValueError.
+    `key` (seed and draw) and `index` determine the random numbers.
+
+    Raises:
+        ValueError: If `TRIES` images in a row are broken.
     """
     number, last = index, ""
     for attempt in range(TRIES):
@@ -65,7 +67,7 @@ def read_or_replace(
 def read_image(
     make: Callable[[], Any], blank: Any, broken: Callable[[BrokenImage], None]
 ) -> tuple[Any, bool]:
-    """Return what `make` reads (`blank` if the image is broken), and whether it is broken."""
+    """Return the result of `make` and False, or `blank` and True if the image is broken."""
     try:
         with guarded(BrokenImage):
             return make(), False
@@ -83,12 +85,12 @@ def image_stream(
     finish: Finish = lambda batch, numbers, draws: batch,
     broken: OnBroken = lambda index, error: None,
 ) -> BatchStream:
-    """Return shuffled batches of stacked examples, in which random ones replace broken ones.
+    """Return shuffled batches of stacked examples, in which random examples replace broken ones.
 
-    Examples are arrays and numbers. Any error that `example` raises makes the example broken, and
-    `broken` is called. Key "broken" (batch,) of a batch is True where another example replaces a
-    broken one. A batch has `repeats` copies of each example. `seed` determines order
-    and augmentation. `finish` is applied to each rank's micro-batch.
+    An example is broken if `example` raises an error for it; then `broken` is called. A batch's
+    "broken", (batch,), is True where another example replaces a broken one. A batch has `repeats`
+    copies of each example. `seed` determines order and augmentation. `finish` is applied to each
+    rank's micro-batch.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
@@ -110,10 +112,10 @@ def evaluation_images(
     batch_size: int,
     finish: Callable[[dict[str, Tensor], np.ndarray], Any] = lambda batch, rows: batch,
 ) -> LazyBatches:
-    """Return the batches of a split in a fixed random order: "images" and "broken".
+    """Return a split's batches, with keys "images" and "broken", in a fixed random order.
 
-    `blank` replaces every image of an example that has a broken image. `finish` returns the final
-    batch, given a batch and its rows.
+    If one image of an example is broken, `blank` replaces all images of the example. `finish`
+    completes a batch, given the batch and its examples' indices.
     """
     blank = blank if len(split.names) == 1 else np.stack([blank] * len(split.names))
 

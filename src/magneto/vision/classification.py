@@ -35,17 +35,18 @@ FIGURE_BATCHES, MISTAKES = 16, 12
 
 
 Mixing = tuple[float, tuple[slice, slice] | None]
-"""Mixing of a pair of images: weight of an image's own label (the label of the pair's other image
-has the rest); rows and columns that CutMix takes from the other image (None: mixup of all)."""
+"""How to mix a pair of images. The first value is the weight of an image's own label; the label of
+the pair's other image has the rest. The second value is the rows and columns that CutMix takes from
+the other image; None for mixup."""
 
 
 def draw_mixing(
     random: np.random.Generator, mixup: float, cutmix: float, height: int, width: int
 ) -> Mixing:
-    """Draw the mixing of a pair: by mixup or CutMix, each with probability 0.5 if both are on.
+    """Draw how to mix a pair: by mixup or CutMix, each with probability 0.5 if both are on.
 
-    `mixup` and `cutmix` are alphas of Beta distributions (0.8 and 1.0 in the paper's fine-tuning).
-    0 turns one off.
+    `mixup` and `cutmix` are the alphas of their Beta distributions (0.8 and 1.0 in the paper's
+    fine-tuning). An alpha of 0 turns that method off.
     """
     if not mixup and not cutmix:
         return 1.0, None
@@ -64,11 +65,10 @@ def draw_mixing(
 
 
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
-    """Mix images 0 and 1, 2 and 3, and so on; a last image without a partner is unchanged.
+    """Mix images 0 and 1, 2 and 3, and so on; a single image at the end is unchanged.
 
-    Micro-batches with an even number of images have the same pairs as the global batch.
-    Targets are probabilities, (batch, classes). `how` has one mixing per pair.
-    A further one, for the image without a partner, is ignored.
+    Micro-batches with an even number of images have the same pairs as the global batch. `targets`
+    are probabilities, (batch, classes). `how` has one item per pair; a further item is ignored.
     """
     images, targets = images.clone(), targets.clone()
     for pair, (share, box) in enumerate(how[: len(images) // 2]):
@@ -83,10 +83,10 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
 
 
 def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
-    """Return the sums of a batch from which `classification_scores` makes metrics.
+    """Return the sums over a batch from which `classification_scores` computes metrics.
 
-    Logits are float32 (batch, classes), with -inf for a class that is not a candidate. A broken
-    image counts as wrong.
+    Logits are float32 (batch, classes). They are -inf for a class that is not a candidate. A
+    broken image counts as wrong.
     """
     best = logits.topk(min(5, logits.shape[1]), 1).indices
     hits = (best == labels[:, None]) & ~broken[:, None]
@@ -105,12 +105,14 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
 
 
 def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, float]:
-    """Return the metrics, given the sums of `answer_sums` and "loss" over all images.
+    """Return the metrics of a data set, given its sums.
+
+    `sums` has the totals of `answer_sums`, and the "loss" summed over all images.
 
     Returns:
-        "loss" and "accuracy"; "accuracy_top5" for more than five classes; "calibration_error", the
-        expected calibration error over 15 bins of confidence; the number of "broken" images, if
-        there are any.
+        "loss", "accuracy", and "calibration_error", which is the expected calibration error over
+        15 bins of confidence. For more than five classes also "accuracy_top5". If there are broken
+        images, also their number, "broken".
     """
     count = sums["count"]
     found = {"loss": sums["loss"] / count, "accuracy": sums["right"] / count}
@@ -143,12 +145,12 @@ class ImageClassification(FineTuning):
 
     @property
     def classes(self) -> int:
-        """Number of the model's classes (default: the number of the data's classes)."""
+        """Number of the model's classes; null takes it from the data."""
         return self.model_config.classes or len(self.names)
 
     @cached_property
     def candidates(self) -> Tensor:
-        """Mask added to validation logits, (classes): 0, or -inf for a class that is excluded."""
+        """Mask (classes,) added to validation logits: -inf for an excluded class, 0 for others."""
         size, present = self.classes, self.splits.validation.labels_of()
         if self.data_config.candidates == "all":
             return torch.zeros(size)
@@ -173,9 +175,9 @@ class ImageClassification(FineTuning):
         return ImageClassifier(replace(self.model_config, classes=self.classes))
 
     def finish(self, seed: int) -> Finish:
-        """Return the function that adds soft "targets" to a batch and mixes pairs.
+        """Return a function that adds soft "targets" to a batch and mixes pairs of images.
 
-        Workers call it, because mixing on a GPU would take hundreds of small operations.
+        The workers call the function, because mixing on a GPU takes hundreds of small operations.
         """
         data, smoothing = self.data_config, self.model_config.label_smoothing
 
@@ -202,8 +204,8 @@ class ImageClassification(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the loss summed over images.
 
-        The logs are "accuracy" by the images' own labels, and "broken", the share of images that
-        could not be read and were replaced by others.
+        "accuracy" is logged with respect to the images' own labels. "broken" is the share of images
+        that could not be read, and that other images replace.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
         objective = {

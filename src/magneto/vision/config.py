@@ -44,7 +44,7 @@ FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeIn
 
 
 def require(value: Kind | None, field: str) -> Kind:
-    """Return the value of a model's field; raise ValueError if it is still null."""
+    """Return `value`, a field of a model's configuration; raise ValueError if it is None."""
     if value is None:
         raise ValueError(f"model.{field} is null: prepare the task, which derives it from the "
                          "data, or set it")  # fmt: skip
@@ -60,7 +60,8 @@ LEAST_PATCH = 2
 def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
-    A derived image size is at most `LARGEST_SIDE`, with at most `PATCHES` patches per side.
+    A size that is not None stays. A derived image size is at most `LARGEST_SIDE`, and a derived
+    patch size gives at most `PATCHES` patches per side.
     """
     size = image_size or min(side, LARGEST_SIDE)
     patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
@@ -76,15 +77,15 @@ class ImageInputConfig:
     """Sizes of a model's images and of their patches."""
 
     image_size: Side | None = 224
-    """Height and width of the image in pixels, a multiple of `patch_size`. null: the median of the
-    images' shorter sides, at most 64; with a pre-trained run or image tokenizer, the image size of
-    that run."""
+    """Height and width of the image in pixels, a multiple of `patch_size`. null takes the image
+    size of the pre-trained run or image tokenizer. Without one, null takes the median of the
+    images' shorter sides, at most 64."""
     patch_size: Side | None = 16
-    """Height and width of a patch in pixels. null: at most 8 patches per side, of at least 2 pixels
-    each; with a pre-trained run or image tokenizer, the patch size of that run."""
+    """Height and width of a patch in pixels. null takes the patch size of the pre-trained run or
+    image tokenizer. Without one, null chooses at least 2 pixels and at most 8 patches per side."""
     channels: Side | None = 3
-    """Channels of the image. null: 1 if a sample of the images is grey, else 3; with a pre-trained
-    run or image tokenizer, the channels of that run."""
+    """Channels of the image. null takes the channels of the pre-trained run or image tokenizer.
+    Without one, null is 1 if all of a sample of images are grey, else 3."""
 
     @rule
     def _patches_fill_the_image(self) -> Iterator[str]:
@@ -131,8 +132,8 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
     """
 
     stem: Literal["linear", "convolutions"] = "linear"
-    """Embedding of patches: a "linear" map, or "convolutions" with a stride (arXiv 2106.14881).
-    Convolutions learn more from few images, and read beyond the patch."""
+    """Embedding of patches: a "linear" map, or strided "convolutions" (arXiv 2106.14881).
+    Convolutions learn more from few images, and also read pixels beyond the patch."""
     class_token: Literal["none", "learned"] = "none"
     """"learned" puts a learned class token before the patches."""
 
@@ -162,23 +163,24 @@ class AugmentationConfig:
     flip: Probability = 0.0
     """Probability of a horizontal flip."""
     brightness: NonNegativeFloat = 0.0
-    """Colour jitter as in torchvision: brightness is multiplied by a random factor from 1 - value
-    to 1 + value."""
+    """Colour jitter as in torchvision: the brightness is multiplied by a random factor from
+    1 - value to 1 + value."""
     contrast: NonNegativeFloat = 0.0
-    """Colour jitter: contrast is multiplied by a random factor from 1 - value to 1 + value."""
+    """Colour jitter: the contrast is multiplied by a random factor from 1 - value to 1 + value."""
     saturation: NonNegativeFloat = 0.0
-    """Colour jitter: saturation is multiplied by a random factor from 1 - value to 1 + value."""
+    """Colour jitter: the saturation is multiplied by a random factor from 1 - value to
+    1 + value."""
     hue: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
     """Colour jitter: the hue is shifted by up to this fraction of the colour circle."""
     rand_augment: Annotated[float, Interval(ge=0, le=10)] = 0.0
-    """Magnitude of RandAugment (arXiv 1909.13719; default: 0, off), M in timm's
+    """Magnitude of RandAugment (arXiv 1909.13719); 0 turns it off. It is M in timm's
     "rand-mM-mstdS-inc1". The strength of each operation grows with the magnitude."""
     rand_augment_std: NonNegativeFloat = 0.5
-    """Standard deviation of RandAugment's magnitude, S in timm's "rand-mM-mstdS-inc1"."""
+    """Standard deviation of RandAugment's magnitude. It is S in timm's "rand-mM-mstdS-inc1"."""
     erasing: Probability = 0.0
     """Probability that a random rectangle is replaced by noise (arXiv 1708.04896)."""
     repeats: PositiveInt = 1
-    """Copies of each image in a batch, each augmented differently (default: 1)."""
+    """Number of copies of each image in a batch. Each copy is augmented differently."""
 
     @rule
     def _range_rises(self) -> Iterator[str]:
@@ -188,13 +190,13 @@ class AugmentationConfig:
 
 @configuration
 class PairedAugmentationConfig:
-    """Random changes of a training image with its mask, as in mmsegmentation for ADE20k."""
+    """Random changes of a training image and its mask, as in mmsegmentation for ADE20k."""
 
     resize: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
-    """Range of the random resizing factor, applied after `data.fit`."""
+    """Range of the random resizing factor. `data.fit` resizes images before."""
     largest_share: Probability = 0.75
-    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). If nine
-    crops exceed it, the tenth is used whatever its share."""
+    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). After
+    nine crops with a larger share, the tenth crop is used in any case."""
     flip: Probability = 0.5
     """Probability of a horizontal flip."""
     photometric: Probability = 0.5
@@ -216,19 +218,20 @@ class ImageSourceConfig:
     shards, or of a table of paths (.jsonl, .json, .csv, .tsv, .parquet); or
     hf:NAME[:CONFIG[:SPLIT]]."""
     validation_source: str | None = None
-    """Separate source of validation images. Its validation split is used, else its test split, else
-    all of its images. null: the source's own validation split, or images held out of its training
-    split."""
+    """Separate source of validation images. Its validation split is used. If it has none, its test
+    split is used. If it has neither, all its images are used. null uses the validation split of
+    `source`, or holds out images of its training split."""
     validation_fraction: Share = 0.2
-    """Share of images held out if a source has no validation split. The recipe's seed selects them
-    in built-in sets; a hash of their names selects them in other sources."""
+    """Share of images held out for validation if a source has no validation split. The recipe's
+    seed selects the images of built-in sets. A hash of the names selects the images of other
+    sources."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers. null: the classes of the training
+    """Names of the classes in the order of their numbers. null uses the classes of the training
     images."""
     image_column: str | None = None
-    """Column of the images (null: found by its name)."""
+    """Column of the images; null looks for a column with a usual name."""
     mask_column: str | None = None
-    """Column of the masks (null: found by its name)."""
+    """Column of the masks; null looks for a column with a usual name."""
     normalisation: Literal["half", "imagenet"] = "half"
     """Normalisation of pixels: "half" maps them to -1 to 1; "imagenet" subtracts ImageNet's mean
     and divides by its standard deviation."""
@@ -244,10 +247,10 @@ class ImageDataConfig(ImageSourceConfig):
     """Images: the `data` section of a recipe."""
 
     label_column: str | None = None
-    """Column of the labels. null: found by its name; "": no labels are read."""
+    """Column of the labels; null looks for a column with a usual name, and "" reads no labels."""
     resize: PositiveInt | None = None
-    """Shorter side in pixels to which a validation image is resized before the centre crop (256
-    for crops of 224 on ImageNet; null: the model's image_size)."""
+    """Shorter side of a validation image after resizing and before the centre crop, in pixels (256
+    for crops of 224 on ImageNet). null uses the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images."""
 
@@ -257,11 +260,11 @@ class FineTunedImageConfig(ImageEncoderConfig):
     """Encoder over patches, optionally initialised from another run."""
 
     layer_decay: Free[Part] = 1.0
-    """Layer-wise decay: the learning rate of each layer is that of the layer above times this value
-    (default: 1, off; 0.65 and 0.8 in the paper's classifiers)."""
+    """Layer-wise decay: the learning rate of each layer is this value times that of the layer above
+    (0.65 and 0.8 in the paper's classifiers). A value of 1 turns it off."""
     pretrained: Free[str | None] = None
-    """Directory of an image run from which patch embedding, positions and encoder are initialised;
-    "{placement}" in the path stands for the placement's name (null: training from scratch)."""
+    """Directory of an image run that initialises patch embedding, positions and encoder; null
+    trains from scratch. "{placement}" in the path stands for the placement's name."""
 
 
 @configuration
@@ -269,17 +272,16 @@ class ImageClassifierConfig(FineTunedImageConfig):
     """Image classifier: an encoder over patches, and a head."""
 
     classes: PositiveInt | None = None
-    """Number of classes (null: as many as the data has)."""
+    """Number of classes; null uses the number of the data's classes."""
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
-    """Input of the head. "mean": the mean of the patches' features. "mean_then_norm", as in BEiT-3:
-    the final norm of the mean, in place of the mean after the final norm. Without a final norm, as
-    in Post-LN, it equals "mean". "first", as in ViT: the class token's feature."""
+    """Input of the head. "mean" applies the final norm to each patch, and averages the patches.
+    "mean_then_norm" averages first, as in BEiT-3. Without a final norm, as in Post-LN, the two are
+    equal. "first" takes the class token, as in ViT."""
     objective: Free[Literal["cross_entropy", "binary_cross_entropy"]] = "cross_entropy"
-    """Training loss: "cross_entropy" over the classes, or "binary_cross_entropy" of each class,
-    summed over the classes (arXiv 2110.00476, section 4.1)."""
+    """Training loss: "cross_entropy", or the "binary_cross_entropy" of each class summed over the
+    classes (arXiv 2110.00476, section 4.1)."""
     label_smoothing: Free[Dropout] = 0.0
-    """Label smoothing: share of the target that is spread evenly over all classes (0.1 in the
-    paper)."""
+    """Share of the target that is spread evenly over all classes (0.1 in the paper)."""
 
     @rule
     def _first_feature_is_the_class_token(self) -> Iterator[str]:
@@ -292,23 +294,25 @@ class ImageClassificationDataConfig(ImageDataConfig):
     """Labelled images: the `data` section of an image-classification recipe."""
 
     mixup: NonNegativeFloat = 0.0
-    """Alpha of mixup's Beta distribution (default: 0, off; 0.8 in the paper)."""
+    """Alpha of mixup's Beta distribution (0.8 in the paper); 0 turns mixup off."""
     cutmix: NonNegativeFloat = 0.0
-    """Alpha of CutMix's Beta distribution (default: 0, off; 1.0 in the paper). If mixup is on too,
-    each pair of images is mixed by mixup or CutMix, at random."""
+    """Alpha of CutMix's Beta distribution (1.0 in the paper); 0 turns CutMix off. If both are on,
+    each pair of images is mixed by one of the two, at random."""
     class_names: str | None = None
-    """Path of a text file with the name of one class in each line, in the order of their numbers.
-    It replaces `classes`. It is needed to evaluate a run on folders whose names are not its class
-    names, such as ImageNet's 1000 wnids (n01440764, ...)."""
+    """Path of a text file with one class name per line, in the order of the classes' numbers. The
+    file replaces `classes`. A run needs it for an evaluation on folders whose names are not its
+    class names, such as ImageNet's 1000 wnids (n01440764, ...)."""
     candidates: Literal["all", "present"] = "all"
-    """Classes among which validation predicts: "all" classes of the model, or those "present" in
-    the validation images (200 for ImageNet-A and ImageNet-R)."""
+    """Classes from which validation chooses its prediction: "all" classes of the model, or the
+    classes "present" in the validation images (200 for ImageNet-A and ImageNet-R)."""
 
 
 def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
-    """Return the names of the classes that a recipe sets; None if the data sets them.
+    """Return the class names that a recipe sets; None if the data determine the names.
 
-    A missing file raises FileNotFoundError, and a name that occurs twice ValueError.
+    Raises:
+        FileNotFoundError: If the file of names does not exist.
+        ValueError: If a name occurs twice.
     """
     if data.class_names is None:
         return data.classes
@@ -321,9 +325,9 @@ def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
 
 @configuration
 class ImageTokenizerConfig(ImageEncoderConfig):
-    """Image tokenizer (VQ-KD): an encoder, a codebook and a decoder of a teacher's features.
+    """Image tokenizer (VQ-KD): an encoder, a codebook, and a decoder of a teacher's features.
 
-    Defaults are those of BEiT v2 (arXiv 2208.06366, section 3.1, and its released code).
+    The defaults are those of BEiT v2 (arXiv 2208.06366, section 3.1, and its released code).
     """
 
     codes: Codes = 8192
@@ -333,18 +337,19 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     decay: Dropout = 0.99
     """Decay of the codebook's moving averages."""
     revive_below: Dropout = 0.03
-    """A code is revived when its share of use falls below this multiple of 1 / `codes`. A revived
-    code gets part of a frequent code's features. 0: off, as in BEiT v2's released program."""
+    """Threshold of a code's share of use, as a multiple of 1 / `codes`. A code below it is revived:
+    it gets part of a frequent code's features. 0 turns this off, as in BEiT v2's released code."""
     commitment: NonNegativeFloat = 1.0
-    """Weight of the commitment loss, the distance between the encoder's output and its code."""
+    """Weight of the commitment loss, the mean squared difference between the encoder's output and
+    its code."""
     decoder_depth: Layers = 3
     """Number of layers of the decoder."""
     teacher: str = "hog"
-    """Teacher whose features the decoder predicts: "hog" (histograms of gradients of the image),
-    "pixels" (the image's own), or "clip:PATH" or "dino:PATH" (a transformers model in a folder or
-    on the hub)."""
+    """Teacher whose features the decoder predicts. "hog" is histograms of gradients of the image,
+    and "pixels" is its pixels. "clip:PATH" or "dino:PATH" is a transformers model in a folder or on
+    the hub."""
     target_width: PositiveInt | None = None
-    """Width of the teacher's features (null: read from the teacher)."""
+    """Width of the teacher's features; null takes it from the teacher."""
 
     @rule
     def _teacher_is_there(self) -> Iterator[str]:
@@ -358,17 +363,18 @@ class ImageModelConfig(ImageEncoderConfig):
     """Masked image model: an encoder over patches that predicts the codes of masked patches."""
 
     codes: Codes | None = None
-    """Number of codes (null: as many as the image tokenizer has)."""
+    """Number of codes; null uses the number of the image tokenizer's codes."""
     class_token: Literal["none", "learned"] = "learned"
-    """"learned" puts a learned class token before the patches (default, as in BEiT)."""
+    """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
-    """Patch aggregation (arXiv 2208.06366, section 3.2): a second, small stack reads this layer's
-    patches and the last layer's class token, and predicts the same codes. The class token then has
-    to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24 (null: off)."""
+    """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns it off. A second,
+    small stack reads this layer's patches and the top layer's class token, and predicts the same
+    codes. The class token then has to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21
+    of 24."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of masked patches whose logits are computed at once in the loss (0: all)."""
+    """Number of masked patches whose logits are computed at once in the loss; 0 for all."""
 
     @rule
     def _aggregation_is_inside(self) -> Iterator[str]:
@@ -386,32 +392,33 @@ class ImageModelConfig(ImageEncoderConfig):
 
 @configuration
 class ImageModellingDataConfig(ImageDataConfig):
-    """Images, and the image tokenizer that gives patches codes: the `data` section of a recipe."""
+    """Images and their image tokenizer: the `data` section of a recipe."""
 
     image_tokenizer: str = BUILTIN_TOKENIZER
     """Image tokenizer whose codes are predicted: the directory of an image-tokenizer run, or
-    builtin:patches (k-means of the images' own patches)."""
+    builtin:patches (k-means of the training images' patches)."""
     mask_ratio: Share = 75 / 196
-    """Share of the patches that is masked (75 of 196 in BEiT v2)."""
+    """Share of masked patches (75 of 196 in BEiT v2)."""
 
 
 @configuration
 class SegmenterConfig(FineTunedImageConfig):
-    """Segmenter: a ViT with UperNet on four layers.
+    """Segmenter: a ViT, and UperNet on the features of four of its layers.
 
-    Defaults are those of BEiT's recipe for ADE20k.
+    The defaults are those of BEiT's recipe for ADE20k.
     """
 
     image_size: Side | None = 512
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
-    null: the median of the images' shorter sides, at most 64; with a pre-trained run, the image
-    size of that run."""
+    null takes the image size of the pre-trained run. Without one, null takes the median of the
+    images' shorter sides, at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. null: the number of classes that the data names, else the largest class in
-    the masks plus 1 (at most 2,000 masks of each split are read)."""
+    """Number of classes. null uses the number of the data's class names. Without names, null uses
+    the largest class in the masks plus 1, and reads at most 2,000 masks of each split."""
     feature_layers: FourLayers | None = None
-    """Four layers, counted from 0, whose features the heads read; the last must be the top layer
-    (BEiT: 3, 5, 7, 11 of 12 layers, 7, 11, 15, 23 of 24; null: four evenly spaced layers)."""
+    """Four layers, counted from 0, whose features the heads read. The last of them must be the top
+    layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. null uses four evenly spaced
+    layers."""
     head_channels: Width = 768
     """Channels of UperNet (768 for a base model, 1024 for a large one)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
@@ -425,10 +432,11 @@ class SegmenterConfig(FineTunedImageConfig):
     auxiliary_weight: NonNegativeFloat = 0.4
     """Weight of the auxiliary head's loss."""
     inference: Literal["slide", "whole"] = "slide"
-    """Evaluation of an image: "slide" averages the logits of overlapping windows of `image_size`;
-    "whole" encodes it at once, with learned positions interpolated to its size."""
+    """Evaluation of an image. "slide" averages the logits of overlapping windows of `image_size`.
+    "whole" encodes the whole image at once, and interpolates learned positions to its size."""
     stride: PositiveInt | None = 341
-    """Pixels from one window to the next (null: `image_size`, so that windows do not overlap)."""
+    """Pixels from one window to the next; null uses `image_size`, so that windows do not
+    overlap."""
 
     @rule
     def _windows_cover_the_image(self) -> Iterator[str]:
@@ -449,7 +457,7 @@ class SegmenterConfig(FineTunedImageConfig):
 
     @property
     def read_layers(self) -> tuple[int, ...]:
-        """Layers whose features the heads read: `feature_layers`, or evenly spread ones."""
+        """Layers whose features the heads read: `feature_layers`, or four evenly spaced layers."""
         return self.feature_layers or tuple(
             max(self.layers * quarter // 4 - 1, 0) for quarter in (1, 2, 3, 4)
         )
@@ -463,15 +471,16 @@ class SegmentationDataConfig(ImageSourceConfig):
     """builtin:scenes (handwritten digits on a canvas); a folder with images/ and annotations/, or
     with train/ and trainannot/; a table of paths; or hf:NAME[:CONFIG]."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers, after `reduce_zero_label`. null: the
-    source's names, or else the numbers."""
+    """Names of the classes in the order of their numbers, after `reduce_zero_label`. null uses the
+    source's names. Without names in the source, the numbers are the names."""
     reduce_zero_label: bool = False
-    """Whether 0 in a mask is ignored and all other numbers are reduced by one (ADE20k)."""
+    """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Numbers in masks, before `reduce_zero_label`, that are ignored. 255 is always ignored."""
+    """Numbers in masks that are ignored, before `reduce_zero_label`. 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
-    """Longer and shorter side in pixels, within which an image is resized before augmentation
-    (2048 and 512 for ADE20k; null: no resizing). The aspect ratio stays the same."""
+    """Maximum of an image's longer and of its shorter side, in pixels (2048 and 512 for ADE20k).
+    Images are resized to fit before augmentation, and keep their aspect ratio. null does not
+    resize."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 
