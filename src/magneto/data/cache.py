@@ -1,7 +1,7 @@
 """Cache of prepared data, in directories named after a digest of files and settings.
 
-A directory of the cache is complete or absent. The manifest in a directory has the size, checksum
-and time of change of each of its files.
+A directory of the cache is complete or absent. Each directory has a manifest with the size,
+checksum and modification time of each file.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def cache_directory() -> Path:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a short name, which is the digest of the parts as JSON."""
+    """Return a short name: the digest of the parts, written as JSON."""
     text = json.dumps((VERSION, *parts), sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Return path, size and time of change of each file, which identify its content.
+    """Return each file's path, size and change time (ctime), which identify its content.
 
-    The time of change is the inode's (ctime), which programs can't set back.
+    Programs can't set the ctime back.
     """
     paths = list(paths)
     folders = {folder: folder.resolve() for folder in {path.parent for path in paths}}
@@ -58,7 +58,7 @@ def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def content_digest(*parts: bytes | np.ndarray) -> str:
-    """Return a short name, which is the digest of the given bytes and arrays."""
+    """Return a short name: the digest of bytes and arrays."""
     found = hashlib.blake2b(digest_size=12)
     for part in parts:
         found.update(f"{len(part)}:".encode())
@@ -110,7 +110,7 @@ def ensure_writable(folder: Path) -> None:
 
 @contextmanager
 def create_cached(path: Path) -> Iterator[Path]:
-    """Yield an empty directory to fill, and rename it to `path` with a manifest after the block.
+    """Yield an empty directory to fill; after the block, add a manifest and rename it to `path`.
 
     If another process created `path` meanwhile, the directory of that process stays.
 

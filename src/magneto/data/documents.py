@@ -60,7 +60,7 @@ CUT_LINES = "over-long lines cut"
 
 
 Documents = Callable[[Counts], Iterator[str]]
-"""Function that yields the documents of a split and counts them and the skipped documents."""
+"""Function that yields a split's documents, and counts yielded and skipped documents."""
 
 
 def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
@@ -70,12 +70,11 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 
 
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
-    """Return a function for each split of a source, which yields the documents of the split.
+    """Return, for each split of a source, a function that yields the split's documents.
 
-    The splits are those that names of files and folders give, if one name contains "train" and
-    another one gives a further split. If not, they are those in the records' field "split", if a
-    record has "train" there. If neither names nor records give splits, all documents belong to
-    "train".
+    Names of files and folders give the splits if one name contains "train" and another name gives a
+    second split. Otherwise the records' field "split" gives the splits, if a record has "train"
+    there. Otherwise all documents belong to "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
@@ -124,7 +123,7 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:
-    """Return the files by the split that the first folder or the file names, else "train"."""
+    """Return files by split, which the first folder or the file's name gives (default: "train")."""
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
     parts = paths_by_split(files, words)
@@ -200,13 +199,13 @@ def _pieces(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _last_character(piece: bytes) -> int:
-    """Return the start of the last UTF-8 character, which may be incomplete."""
+    """Return the index of the first byte of the last, perhaps incomplete UTF-8 character."""
     starts = (len(piece) - back for back in range(1, 5) if piece[-back] & 0xC0 != 0x80)
     return next(starts, len(piece))
 
 
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
-    """Return a digest of the states of a source's files, or of its name if it has no files."""
+    """Return a digest of a source's paths, sizes and change times; without files, of its name."""
     found = find_source(source)
     if found.kind == "builtin":
         return fingerprint(source, field, sys.version_info[:3])

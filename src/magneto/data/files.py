@@ -219,7 +219,7 @@ def decode_line(raw: bytes, counts: Counts, path: Path, number: int) -> str:
 
 
 def parse_value(text: str, counts: Counts) -> Any:
-    """Return the JSON value in a text, with U+FFFD for lone surrogates; raise json's error."""
+    """Return the JSON value in a text; lone surrogates become U+FFFD. Raises json's error."""
     value = json.loads(text)
     if not SPELT_HALF.search(text):
         return value
@@ -243,8 +243,8 @@ def read_rows(
 ) -> Iterator[R]:
     """Yield the result of `read` for each table row, given as a dict by column name.
 
-    Blank rows are skipped. A row with more or fewer cells than columns is malformed. `rows` lack
-    the header, and `path` is for messages.
+    Blank rows are skipped. A row with more or fewer cells than columns is malformed. Pass `rows`
+    without the header. Messages name `path`.
     """
 
     def parse(cells: list[str]) -> R | None:
@@ -263,7 +263,7 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
     Lone surrogates become U+FFFD and are counted.
 
     Raises:
-        ValueError: If the file is damaged or does not have the list.
+        ValueError: If the file is damaged or has no such list.
     """
     with open_text(path) as file:
         raw = file.read()
@@ -352,8 +352,8 @@ def stream_records(
     surrogates, which no tokenizer accepts, become U+FFFD.
 
     Args:
-        path: A file that ends in one of `RECORDS`, maybe compressed, or a .tar file. Text members
-            of a .tar file become records with the field "text".
+        path: A .tar file, or a file with an ending in `RECORDS`, which may be compressed. Text
+            members of a .tar file become records with the field "text".
         counts: Receives counts of unreadable records.
         read: Function of a record (see `read_each`); by default the identity.
 

@@ -94,7 +94,7 @@ def read_source(
         counts: Receives counts of skipped records.
         kind: Kind of media in a folder: a key of `magneto.data.media.ENDINGS`, or "text".
         progress: Progress display.
-        layout: Function that reads one more layout of folders.
+        layout: Function to try on a folder before the standard layout; see `Layout`.
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
@@ -233,7 +233,7 @@ def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
 
 
 def find_shards(source: Path) -> list[Path]:
-    """Return the tar files in a folder and its direct subfolders, or a source that is a .tar."""
+    """Return the tar files in a folder and its direct subfolders; a .tar file gives itself."""
     if source.is_file():
         return [source] if source.suffix == ".tar" else []
     found = [*source.glob("*.tar"), *source.glob("*/*.tar")]
@@ -273,7 +273,7 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
 def _kept_index(shards: Sequence[Path], progress: Progress) -> dict[str, Any]:
     """Return the examples in shards and counts of problems, from the cache or from the shards.
 
-    An example is its key, the places of its media by kind, and its values by column.
+    An example consists of its key, the locations of its media by kind, and its values by column.
     """
     held = cache_directory() / f"shards-{fingerprint(file_states(shards))}"
     if not is_cached(held, progress):
@@ -347,7 +347,7 @@ def _is_plain(value: Any) -> TypeGuard[str | int | float | list[str]]:
 
 
 def _joined(members: Mapping[str, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return places by kind of media and values by column, from an example's members by ending."""
+    """Return an example's media locations by kind and values by column; `members` are by ending."""
     places: dict[str, Any] = {}
     for ending, (place, _) in members.items():
         kinds = (kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own))

@@ -114,7 +114,7 @@ class Files(MediaColumn):
         return len(self.names)
 
     def key(self, number: int) -> str:
-        """Return the normalised path, relative to the folder if the path is inside."""
+        """Return the normalised path; a path inside the folder becomes relative to the folder."""
         name = self.names[number]
         if not name:
             return ""
@@ -192,7 +192,7 @@ class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
     Args:
-        dataset: Data set with this column alone, not decoded.
+        dataset: Data set that has only this column and does not decode it.
         column: Name of the column.
         where: Source, for messages.
     """

@@ -38,7 +38,7 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 def standard_splits(
     there: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return the values of the standard splits that exist; `there` has lower-case names."""
+    """Return values by standard split; `there` has values by lower-case name."""
     found = {split: [there[word] for word in words if word in there]
              for split, words in names.items()}  # fmt: skip
     return {split: values[0] for split, values in found.items() if values}
@@ -51,11 +51,11 @@ def hash_of(text: str) -> int:
 
 
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
-    """Return the hash below which keys are held out, about `fraction` of them.
+    """Return the limit below which a key's hash must be for the key to be held out.
 
-    The limit is `fraction` times 2^64. If all or none of the keys were below this limit, the limit
-    moves just past the nearest key. Reading stops once keys below and above the limit have been
-    read. A single key is not held out.
+    The limit is `fraction` times 2^64, so that about this share of the keys is held out. If all or
+    none of the keys were below this limit, the limit moves just past the nearest key. Reading stops
+    after a key below and a key above the limit. If there is only one key, it is not held out.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):

@@ -58,7 +58,7 @@ class BatchStream:
         return self.plan.count if isinstance(self.plan, EpochPlan) else None
 
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Divide a step's examples into `parts` near-equal pieces; return those of `wanted`."""
+        """Divide a step's examples into `parts` near-equal pieces; return pieces `wanted`."""
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
 
@@ -74,7 +74,7 @@ class BatchStream:
 
 
 def cut(examples: Any, number: int, parts: int) -> Any:
-    """Return piece `number` of `parts` pieces of examples; for a dict, that of each value.
+    """Divide examples, or each value of a dict of examples, into `parts`; return piece `number`.
 
     Raises:
         ValueError: If the step has fewer examples than pieces.
@@ -103,8 +103,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
         name: Name of one example, for messages.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example that fails alone. If no
-            example fails alone, the message names the first and the last example.
+        ValueError: If `make` fails. The message names the first example that also fails in a batch
+            of one. If there is none, the message names the first and the last example.
     """
     try:
         return make(examples)
@@ -178,7 +178,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     count = len(lengths)
 
     def cut_pool(pool: np.ndarray) -> list[np.ndarray]:
-        """Divide a pool into batches of similar lengths, and a random rest in the last batch."""
+        """Divide a pool into batches of similar lengths; the last, smaller batch is random."""
         over = len(pool) % batch_size
         by_size = pool[over:][np.argsort(lengths[pool[over:]], kind="stable")]
         pieces = [by_size[i : i + batch_size] for i in range(0, len(by_size), batch_size)]
@@ -230,13 +230,13 @@ def in_blocks(
 ) -> Plan:
     """Return a plan of consecutive blocks with different numbers of examples.
 
-    The first call for a step counts the blocks before it.
+    The first call for a step computes the sizes of all blocks before the step.
 
     Args:
         block: Function from a block's number to its examples.
         batch_size: Examples of a global batch.
-        size: Function from a block's number to its number of examples, or to None if only `block`
-            gives it.
+        size: Function from a block's number to the number of examples in the block, or None if only
+            `block` can tell.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -260,11 +260,11 @@ def in_blocks(
 def sort_by_length(
     lengths: np.ndarray, others: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """Return the numbers of examples in random order, sorted by length.
+    """Return the numbers of examples, sorted by length and then by a second length.
 
-    `others` are a second length of each example. Examples of equal length are sorted by it, upwards
-    for odd lengths and downwards for even ones, so that it does not jump from one length to the
-    next.
+    `others` has the second lengths. They ascend among examples of an odd length and descend among
+    examples of an even length, so that the second length does not jump from one length to the next.
+    Examples equal in both lengths are in random order.
     """
     shuffled = random.permutation(len(lengths))
     lengths, others = lengths[shuffled], others[shuffled]
@@ -277,9 +277,10 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     Args:
         order: Numbers of the examples, sorted by length.
         sizes: Lengths of each example, such as those of source and target: (examples, lengths).
-        budgets: Limits of a group, one per column of `sizes`. The first limits the number of
-            examples times the largest size in the first column, the second this product times the
-            largest size in the second column, and so on. A single example may exceed a limit.
+        budgets: Limits of a group, one per column of `sizes`. The first budget limits the number of
+            examples times the largest size in the first column. The second budget limits this
+            product times the largest size in the second column, and so on. A single example may
+            exceed a limit.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -359,7 +360,7 @@ def evaluation_plans(count: int, batch_size: int) -> list[np.ndarray]:
 class LazyBatches(Sequence[Any]):
     """Sequence of batches that makes batch i from plan i on each access.
 
-    A slice is again a sequence of this class, and makes no batch.
+    A slice is a sequence of the same class. Slicing makes no batch.
 
     Args:
         plans: Row numbers, or another description, of each batch.

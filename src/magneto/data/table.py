@@ -225,10 +225,11 @@ def divide(
         splits: Tables of the source by split.
         other: Tables of a validation source by split. The validation split of this validation
             source is used, else its test split, else its training split. If `other` is None, the
-            validation split of `splits` is used; without one, rows are held out.
+            validation split of `splits` is used. If `splits` has no validation split, rows are held
+            out.
         fraction: Share of rows to hold out.
         key: Column whose values are held out; see `hold_out`.
-        counts: Receives counts of rows of test splits.
+        counts: Receives the numbers of used and unused rows of test splits.
 
     Raises:
         ValueError: If the training or validation table would be empty.
@@ -249,10 +250,10 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. New rows move no old row to the other part, with two
-    exceptions. If one part would be empty, the value with the nearest hash goes to this part. If
-    less than half of the requested rows would be held out, as with few values, further values are
-    held out in the order of their hashes.
+    Rows with the same value stay together. If rows are added to the table later, the earlier rows
+    stay in their part, with two exceptions. If one part would be empty, the value with the nearest
+    hash goes to this part. If less than half of the requested rows would be held out, as with few
+    values, further values are held out in the order of their hashes.
 
     Args:
         table: Table to divide.

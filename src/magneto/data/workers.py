@@ -1,8 +1,8 @@
 """Data workers, which prefetch batches on a thread or in processes.
 
-The number of processes changes neither order nor content of batches, since each is a function of
-its step (`magneto.data.stream`). Processes are forked, so that streams may hold functions and
-memory maps, and start in milliseconds. Processes never use a GPU. Terminals and schedulers send
+The number of processes changes neither order nor content of batches, since each batch is a function
+of its step (`magneto.data.stream`). Processes are forked, so that they start in milliseconds and
+streams may hold functions and memory maps. Processes never use a GPU. Terminals and schedulers send
 Ctrl-C and SIGTERM to all processes. Worker processes ignore these signals and exit with the main
 process.
 """
@@ -54,7 +54,7 @@ class BatchError(ValueError):
 
 
 class WorkerTraceback(Exception):
-    """Traceback of a worker as text, which is the cause of a `BatchError`."""
+    """Cause of a `BatchError`: the worker's traceback as text."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class WorkerFailure:
 
 
 class BatchPrefetcher:
-    """Prefetcher, which makes this rank's pieces of each batch before their step.
+    """Prefetcher, which makes this rank's pieces of each batch ahead of the step that uses them.
 
     Args:
         stream: The batches.
@@ -95,7 +95,7 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator over batches after `step` steps; it may raise BatchError."""
+        """Return an endless iterator that skips `step` batches; it may raise BatchError."""
         if self.num_workers:
             self._fork()
         self._thread = ThreadPoolExecutor(1)
@@ -155,7 +155,7 @@ class BatchPrefetcher:
         return [pinned(piece) for piece in pieces] if self.pin else pieces
 
     def _raise_death(self, step: int) -> NoReturn:
-        """Raise an error with the dead worker's id, exit code, step and examples, and advice.
+        """Raise an error with advice that names the dead worker's id, exit code, step and examples.
 
         If the worker had begun no batch, the error names `step`, whose batch is missing.
         """
