@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer in chunks of logits, and of predicting by token frequencies."""
+"""Cross-entropy of a linear layer, computed in chunks of logits, and of a frequency baseline."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def linear_cross_entropy(
             fairseq has 1 - e and e/(V - 1)).
 
     Raises:
-        ValueError: If the shape of targets is not that of features without the width.
+        ValueError: If the shape of `targets` is not `features.shape[:-1]`.
     """
     if targets.shape != features.shape[:-1]:
         raise ValueError(
@@ -121,11 +121,11 @@ def _loss_and_gradients(
     operand: torch.dtype,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """Return the loss with and without smoothing, and the wanted gradients of the former.
+    """Return the loss with and without smoothing, and the wanted gradients of the smoothed loss.
 
     Shapes are those of `linear_cross_entropy`, with rows (rows, width) and answers (rows,). `chunk`
-    rows are computed at a time, in products of type `operand`. Gradients of rows, weight and bias
-    may be `wanted`.
+    rows are computed at a time. Matrix products have the type `operand`. `wanted` says whether to
+    compute the gradients of rows, weight and bias, in this order.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
     # One buffer for all chunks: the first touch of a large new one is slow.
@@ -243,7 +243,7 @@ def count_targets(
 
 
 def prediction_sums(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return "loss" (nats), "right" and "count" of rows whose target is not `IGNORED`."""
+    """Return the sums "loss" (nats), "right" and "count" over rows with a target."""
     logits = logits.float()
     return {
         "loss": F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"),
@@ -261,7 +261,7 @@ def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
 def frequency_sums(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return "loss" (nats), "right" and "count" of predicting by training frequencies.
+    """Return the sums "loss" (nats), "right" and "count" of predicting by training frequencies.
 
     Args:
         train: Frequency of each number in training, (size,); 1 is added to each.

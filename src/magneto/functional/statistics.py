@@ -22,8 +22,8 @@ class Difference:
     Attributes:
         mean: First mean minus the second.
         half_width: Half-width of the confidence interval. The half-width is nan if a group has one
-            value. The half-width is also nan if values within groups are equal and the means
-            differ, since the variance is then unknown.
+            value. The half-width is also nan if all values within each group are equal while the
+            means differ, since the variance is then unknown.
     """
 
     mean: float
@@ -41,7 +41,7 @@ def half_width(values: Sequence[float], level: float = LEVEL) -> float:
 def joint_differences(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = LEVEL
 ) -> list[Difference]:
-    """Return the first mean minus the second of each pair, with Holm's correction.
+    """Return each pair's difference of means, first minus second, with Holm's correction.
 
     With more comparisons, more significant differences occur by chance. With Holm's method (1979)
     the probability of any false positive among all pairs is at most 1 - `level`. The confidence
@@ -50,8 +50,8 @@ def joint_differences(
     differences.
 
     Args:
-        pairs: The two groups of each pair, of independent measurements, such as the scores of two
-            placements' seeds. A group may be in several pairs.
+        pairs: Two groups of independent measurements per pair, such as the scores of two placements
+            with several seeds each. A group may be in several pairs.
         level: Probability that no difference is a false positive.
 
     Raises:
@@ -76,8 +76,8 @@ def joint_differences(
 def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
     """Return a difference of means with Welch's standard error and degrees of freedom.
 
-    Error and degrees of freedom are nan if a group has one value. If values within both groups are
-    equal, the error is 0 for equal means, and nan otherwise.
+    Error and degrees of freedom are nan if a group has one value. If all values within each group
+    are equal, the error is 0 for equal means, and nan otherwise.
     """
     if not first or not second:
         raise ValueError("a difference of means needs at least one value in each group")

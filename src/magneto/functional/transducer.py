@@ -301,7 +301,7 @@ Place = tuple[slice, slice]
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
 """Tiles of the lattice: slices, hidden layer (utterances, frames, labels + 1, joint), and logits
 (cells, vocabulary). The next tile overwrites the logits. Logits have the dtype of the features, or
-float32 if that is wider."""
+float32 if float32 is wider."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
@@ -416,8 +416,8 @@ class Lattice:
     Attributes:
         blank: Log-probability of a blank, (time + labels, batch, labels + 1), float64, -inf outside
             the lattice.
-        label: Log-probability of the next label, of the same shape, also -inf after an utterance's
-            last label.
+        label: Log-probability of the next label, shaped like `blank`. It is also -inf after an
+            utterance's last label.
         frames: Number of frames of each utterance, (batch,).
         labels: Number of labels of each utterance, (batch,).
     """
@@ -429,7 +429,7 @@ class Lattice:
 
 
 def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) -> Lattice:
-    """Convert log-probabilities, (batch, time, labels + 1), to diagonals without padding."""
+    """Convert log-probabilities, (batch, time, labels + 1), to diagonals; padding becomes -inf."""
     batch, time, width = blank.shape
     frame, position = (torch.arange(size, device=blank.device) for size in (time, width))
     inside = frame[:, None] < frames[:, None, None]
@@ -593,8 +593,8 @@ def check_logits(
     inside = torch.arange(targets.shape[1], device=targets.device) < labels[:, None]
     wrong = inside & ((targets < 0) | (targets >= size[3]) | (targets == blank))
     if any_on_a_cpu(wrong):
-        raise ValueError(f"targets must be in [0, {size[3]}) and not the blank {blank}; "
-                         f"{sorted(set(targets[wrong].tolist()))} are not")  # fmt: skip
+        raise ValueError(f"targets must be in [0, {size[3]}) and differ from the blank {blank}; "
+                         f"wrong: {sorted(set(targets[wrong].tolist()))}")  # fmt: skip
 
 
 def any_on_a_cpu(wrong: Tensor) -> bool:

@@ -239,7 +239,7 @@ class Mask:
 def build_mask(
     attention_mask: Tensor | None, x: Tensor, past: int, causal: bool, window: int | None = None
 ) -> Mask:
-    """Build the mask for the positions `x` after `past` cached positions.
+    """Build the mask for the input `x`, which follows `past` cached positions.
 
     Args:
         attention_mask: Boolean, (batch, key length) or (batch, query length, key length), or None.
@@ -278,7 +278,7 @@ def order_mask(
 
 
 def build_memory_mask(attention_mask: Tensor | None) -> Mask:
-    """Build cross-attention's mask from a boolean (batch, source) or (batch, target, source)."""
+    """Build cross-attention's mask from booleans, (batch, source) or (batch, target, source)."""
     return Mask() if attention_mask is None else open_empty_rows(four_dimensional(attention_mask))
 
 
@@ -325,9 +325,9 @@ def position_index(
 def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
     """Return each query's position in its document, for several documents packed in a sequence.
 
-    A document starts where the mask allows no attention across that position in either direction.
-    Without such a position, as with a window or a prefix, the sequence counts as one document.
-    With a cache, the first document starts at the earliest key that a query attends to.
+    A document starts at each position that no allowed attention crosses, in either direction.
+    Without such a position, as with a window or a prefix, the sequence counts as one document. With
+    a cache, the first document starts at the earliest key that a query attends to.
 
     Args:
         attention_mask: Boolean, (batch, query length, key length).
@@ -427,7 +427,7 @@ def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor
     without dropout. In a layer with experts, the first expert's attention module is recorded.
 
     Returns:
-        Weights, (B, H, T, S). Rows sum to 1, and rows without allowed keys are zero.
+        Weights, (B, H, T, S). Rows sum to 1. The rows of queries without allowed keys are zero.
     """
     attention = next(part for part in layer.modules() if isinstance(part, DotProductAttention))
     found: list[Tensor] = []

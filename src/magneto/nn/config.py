@@ -40,7 +40,7 @@ Layers = Annotated[int, Interval(ge=1, le=100_000)]
 Beams = Annotated[int, Interval(ge=1, le=1_000)]
 """Number of hypotheses of a beam search."""
 BEAMS = 5
-"""Default number of hypotheses in translation (as in the paper and fairseq) and recognition."""
+"""Default number of hypotheses in recognition, and in translation (as in the paper and fairseq)."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class TransformerConfig:
     bias table per layer, and "shared_relative_bias" is one table for all layers. "rotary" rotates
     queries and keys by row and column, as in EVA-02."""
     reference_grid: Width | None = None
-    """Number of rows, and of columns, of the pre-training grid. Rotary grid positions are stretched
-    to this grid (default: null, not stretched)."""
+    """Side of the square pre-training grid, in patches. Rotary grid positions are stretched to this
+    grid (default: null, not stretched)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"

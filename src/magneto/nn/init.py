@@ -131,7 +131,8 @@ def initialize(module: nn.Module, placement: Placement, depth: Depth, base: Base
     A `Projection` stores base and gain, so that its `reset_parameters` repeats the initialisation.
 
     Args:
-        module: A stack, or any module whose modules with projections have a `sublayer`.
+        module: A stack, or another module in which each submodule with projections has the
+            attribute `sublayer`.
         placement: Placement with the gain and the kinds of sublayer that get it.
         depth: Depth of the stack.
         base: Distribution before the gain.

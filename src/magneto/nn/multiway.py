@@ -315,7 +315,7 @@ class Packing:
         return place.div(self.length, rounding_mode="floor")
 
     def real(self) -> Tensor:
-        """Return whether each place has a token and no padding, boolean (rows, length)."""
+        """Return whether each place has a token rather than padding, boolean (rows, length)."""
         held = torch.zeros(self.rows * self.length, dtype=torch.bool,
                            device=self.vision_place.device)  # fmt: skip
         for place in (self.vision_place, self.language_place):

@@ -39,7 +39,7 @@ class Scale:
 
 
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
-    """Return the factors of each parameter of a model, and of a tied one under each name.
+    """Return the factors of a model's parameters by name; a tied parameter has several names.
 
     With the standard parametrisation there are no factors.
 

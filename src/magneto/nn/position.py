@@ -141,9 +141,9 @@ class AlibiTable(StackPositions):
 def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """Return the heads' slopes, (heads,).
 
-    For a power of two they are a geometric sequence from 2 ** (-8 / heads) to 2 ** -8. For another
-    number, the slopes for the next lower power come first, then every second slope for the next
-    higher power.
+    If the number of heads is a power of two, the slopes are a geometric sequence from 2 ** (-8 /
+    heads) to 2 ** -8. Otherwise the slopes for the next lower power of two come first, then every
+    second slope for the next higher power of two.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)
@@ -299,8 +299,8 @@ class TransformerXLLogits(LayerPositions):
 
     A logit is (q + u) k + (q + v) W r, where r are sinusoids of the distance (arXiv 1901.02860,
     section 3.3). Each layer has its own matrix W. The vectors u and v of each head are initially
-    Xavier uniform, as in ESPnet. The second term is a bias on the logits, as a view of the products
-    with all distances, (batch, heads, length, 2 * length), without copies.
+    Xavier uniform, as in ESPnet. The second term is a bias on the logits. The bias is a view of the
+    products with all distances, (batch, heads, length, 2 * length), so nothing is copied.
     """
 
     sublayer: Sublayer = "self_attention"
@@ -329,8 +329,7 @@ class TransformerXLLogits(LayerPositions):
 def shift(products: Tensor) -> Tensor:
     """View products with distances, (..., T, S + T), as a bias per key, (..., T, S).
 
-    Columns of the products go from the furthest past key of the last query to later keys, one
-    position per column. The first key of query i is one column before that of query i - 1.
+    In the row of query i, the product with key s is in column T - 1 - i + s.
     """
     queries = products.shape[-2]
     keys = products.shape[-1] - queries
@@ -404,10 +403,10 @@ def resize_positions(
     bias per layer, each of its layers gets the old model's shared bias, as in BEiT's fine-tuning.
 
     Args:
-        state: Tensors by name, of a model with one stack over the grid.
+        state: Tensors by name of a model with a single stack, whose input is the grid.
         old: Configuration of that model.
-        new: Configuration with the new grid and as many prefix vectors. The configurations may also
-            differ in `max_length` and in having a bias per layer.
+        new: Configuration with the new grid and the same number of prefix vectors. The
+            configurations may also differ in `max_length` and in having a bias per layer.
 
     Raises:
         ValueError: If a configuration has no grid.
@@ -437,17 +436,18 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate vectors of places, (old.length, width), to another grid, (new.length, width).
 
     Interpolation is bicubic without aligned corners or antialiasing, as in BEiT's code and in
-    transformers. Prefix vectors, as many on both grids, and dtype stay.
+    transformers. Both grids must have the same number of prefix vectors, which are copied. The
+    dtype does not change.
     """
     places = bicubic(table[old.prefix :], (old.rows, old.columns), (new.rows, new.columns))
     return torch.cat((table[: old.prefix], places))
 
 
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate relative biases, (rows, heads), over relative places to another grid.
+    """Interpolate a table of relative biases, (rows, heads), to another grid.
 
-    Rows are in the order of `relative_index`. Rows of the prefix, which both grids or none have,
-    stay.
+    Rows are in the order of `relative_index`. Either both grids have a prefix, whose rows are
+    copied, or neither has one.
     """
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]

@@ -5,12 +5,12 @@ those of DeepNet (arXiv 2203.00555). Values are divided by the learning rate and
 The bounds are orders of magnitude under the paper's assumptions, whose limits are in
 `docs/theory.md`.
 
-Sublayers are numbered l = 1..L. The entries of a sublayer's first matrix (v_proj, fc1) have
-variance w_l^2 / fan_in, those of its second (out_proj, fc2) v_l^2 / fan_in. A bound is a sum over
-sublayers of `step`
-(effect of an SGD step on the sublayer's two matrices) times q_l (the share that reaches the
-output). The share of the encoder's update that reaches the decoder's output is a sum of `signal`
-times q_l over the cross-attentions.
+Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
+variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
+fan_in. A bound is a sum over sublayers of `step` times q_l: `step` is the effect of an SGD step on
+the sublayer's two matrices, and q_l is the share of this effect that reaches the output. The share
+of the encoder's update that reaches the decoder's output is a sum of `signal` times q_l over the
+cross-attentions.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def derived_scales(
 def effective_scale(fan_in: int, variance: float) -> float:
     """Return v or w of a weight matrix: sqrt(fan_in * variance of its entries).
 
-    A square Xavier matrix with gain g has scale g; fc1 from d to 4d has sqrt(0.4) g, and fc2 back
-    has sqrt(1.6) g.
+    A square Xavier matrix with gain g has the scale g. fc1 from d to 4d has the scale sqrt(0.4) g,
+    and fc2 from 4d to d has the scale sqrt(1.6) g.
     """
     return sqrt(fan_in * variance)
 
@@ -149,7 +149,7 @@ class Family:
         signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. For
             cross-attention, the signal times q_l is the share of the encoder's update that reaches
             the decoder's output.
-        backward: Function of (signals, alpha) to q_l, for each form.
+        backward: For each form, the function from (signals, alpha) to q_l.
         skip: "one" if the derivation has no weight on the skip connection.
         note: Caveat for readers.
     """
@@ -215,10 +215,11 @@ FAMILIES: dict[Layout, Family] = {
     (("before", "inside"), ("before", "inside"), "norm"): _SUB,
     (("after",), ("after",), "none"): _DEEPNET,
 }
-"""Formula by layout: norms of self-attention, of the feed-forward network, and on top. Query and
-key norms do not matter, since queries and keys change no magnitude. Norms of cross-attention do not
-matter either, since theorem 3 always assumes one norm before its output projection. A row with head
-scales, a value norm, gates or its own first layer has no bound."""
+"""Formula of the bound by layout: norms of self-attention, norms of the feed-forward network, and
+the norm on top of the stack. Query and key norms do not matter, since queries and keys change no
+magnitude. Norms of cross-attention do not matter either, since theorem 3 always assumes one norm
+before its output projection. A placement with head scales, a value norm, gates or a different first
+layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
@@ -254,7 +255,7 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
             appendix; "telescoped", to all orders with the embedding's variance.
 
     Returns:
-        The bound for Pre-LN and Sub-LN; its order for Post-LN and DeepNorm.
+        The bound for Pre-LN and Sub-LN; the order of growth for Post-LN and DeepNorm.
 
     Raises:
         ValueError: If there is no such bound.

@@ -3,8 +3,8 @@
 A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`, where f is
 attention or the first half of the feed-forward network. A placement lists which of the four slots
 hold a norm in each kind of sublayer; an empty slot is the identity. A placement also lists
-operations on queries, keys, values and heads, and in what the lowest layer differs from the
-others. No other module tests a placement's name, so a new placement is one more row.
+operations on queries, keys, values and heads, and how the lowest layer differs from the others. No
+other module tests a placement's name, so a new placement is one more row.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Placement:
-    """One row of the table.
+    """Norm placement: one row of the table.
 
     Attributes:
         name: Name in recipes.
