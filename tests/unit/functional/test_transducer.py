@@ -306,8 +306,8 @@ def test_what_does_not_fit_is_named() -> None:
         ((logits, one, lengths[:1], labels), r"do not fit: .*, \(1,\), \(2,\)"),
         ((logits, one, lengths + 1, labels), r"frames must be in \[0, 5\], not \[6, 5\]"),
         ((logits, one, lengths, labels - 1), r"labels must be in \[0, 3\], not \[2, -1\]"),
-        ((logits, 7 * one, lengths, labels), r"not the blank 0; \[7\] are not"),
-        ((logits, 0 * one, lengths, labels), r"\[0\] are not"),
+        ((logits, 7 * one, lengths, labels), r"differ from the blank 0; wrong: \[7\]"),
+        ((logits, 0 * one, lengths, labels), r"wrong: \[0\]"),
         ((logits, one, lengths, labels, 7), r"blank must be in \[0, 7\), not 7"),
     ):
         with pytest.raises(ValueError, match=message):
