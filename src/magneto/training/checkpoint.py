@@ -80,13 +80,14 @@ FIXED_SECTIONS = ("task", "seed", "model", "data")
 LOCATIONS = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
 
 PiecesByKind = Mapping[str, Mapping[str, Piece]]
-"""Pieces by kind ("model", "optimizer") and tensor name. A kind is a file, or a file per rank."""
+"""This rank's rows of tensors, by kind ("model", "optimizer") and tensor name. Each kind is written
+to one file, or to one file per rank."""
 
 
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
     """Return this rank's pieces of parameters and persistent buffers, each tied tensor once.
 
-    An average replaces the model's weights.
+    If `average` is not None, it replaces the model's weights.
     """
     inner = unwrap(model)
     saved = inner.state_dict(keep_vars=True)
@@ -104,7 +105,7 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 def load_pieces(
     pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor | Tensor], where: object
 ) -> None:
-    """Copy tensors into the memory of pieces; `where` is their source in error messages.
+    """Copy stored tensors into the memory of pieces; error messages name the source `where`.
 
     Raises:
         ValueError: If names or shapes differ.
@@ -329,7 +330,7 @@ class CheckpointWriter:
         state: dict[str, Any],
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write a directory, which is replaced when the new content is complete.
+        """Write a directory; an existing one is replaced when the new content is complete.
 
         If a kind is sharded, every rank of the first replica writes its rows, and the main process
         writes an index and the tensors that all ranks hold. `state` is written as JSON. At the end,
@@ -400,7 +401,7 @@ class CheckpointWriter:
         return f"-{self.world.rank % size + 1:05d}-of-{size:05d}"
 
     def _is_writer_of(self, piece: Piece) -> bool:
-        """Return whether this rank is the first rank that has a piece, and so writes the piece."""
+        """Return whether this rank writes a piece, as the first rank that has it."""
         if piece.sharded:
             return piece.replica == 0 and piece.tensor.numel() > 0
         return self.world.is_main_process

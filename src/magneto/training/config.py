@@ -124,7 +124,7 @@ class TrainingConfig:
 
 
 def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:
-    """Return whether at least `patience` evaluations have followed that of step `best`."""
+    """Return whether at least `patience` evaluations have followed the one at step `best`."""
     return config.patience is not None and step - best >= config.patience * config.evaluate_every
 
 
@@ -160,7 +160,7 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 def resolve_steps(config: TrainingConfig, examples: int | None) -> TrainingConfig:
     """Return the configuration with `epochs` and `warmup_ratio` converted to steps.
 
-    Steps are rounded up to a full last batch. Warm-up is rounded to the nearest step.
+    The number of steps is rounded up. Warm-up is rounded to the nearest step.
 
     Raises:
         ValueError: If `epochs` is set and the data has no epochs (`examples` is None).

@@ -230,7 +230,7 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the rows of all ranks' tensors on every rank, slowly through the CPU."""
+    """Return the joined rows of all ranks' tensors on every rank; the CPU copy is slow."""
     if world.world_size == 1:
         return tensor
     return torch.cat(gather_lists([tensor.cpu()], world)).to(tensor.device)
@@ -353,7 +353,7 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a tensor on this rank.
+    """Rows of a tensor that this rank has in memory.
 
     Attributes:
         tensor: The rows, detached; they share the model's memory.

@@ -50,7 +50,7 @@ def evaluate(
         model: The model, distributed or not. The modules' training modes are restored afterwards.
         world: The ranks; rank i % world size scores batch i.
         precision: "bf16" for autocast, or "fp32".
-        limit: Number of first batches to score; None for all.
+        limit: Number of batches to score, from the first on; None for all.
         progress: Progress display.
 
     Returns:

@@ -170,8 +170,8 @@ def train(
 
     Raises:
         ValueError: If the learning rate is missing, the batch has fewer examples than
-            micro-batches, or the device or ranks are not available; or if `run` has another run, or
-            was started with another recipe.
+            micro-batches, or the device or ranks are not available; or if `run` has checkpoints and
+            `resume` is False, or has a run with another recipe.
         FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()

@@ -248,7 +248,7 @@ def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: An
 
 
 def attention_gradient_flops(gradient: Tensor, *given: Tensor, **_: Any) -> int:
-    """Return the number of operations of four matrix products, without recomputed scores."""
+    """Return the operations of four matrix products; recomputed attention scores do not count."""
     return 2 * attention_flops(*given)
 
 

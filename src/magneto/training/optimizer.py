@@ -57,7 +57,7 @@ def parameter_groups(
     multipliers: Mapping[str, float],
     scales: Mapping[str, Scale],
 ) -> list[dict[str, Any]]:
-    """Group the trained parameters by weight decay and multiple of the learning rate.
+    """Group the trained parameters by weight decay and by multiple of the learning rate.
 
     The factors of maximal update parametrisation, `scales`, multiply the learning rate and divide
     the weight decay.
@@ -110,8 +110,8 @@ def gradient_scale(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient norm before clipping, and the factor that averages and clips gradients.
 
-    Gradients are those of the summed loss, averaged over ranks. The factor therefore includes
-    world size / count. Both results stay on the device.
+    The gradients are those of the summed loss, averaged over ranks, so the factor includes world
+    size / count. Both results stay on the device.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()

@@ -31,7 +31,7 @@ DIGEST_FILE = "data.digest"
 """File in a run's assets that identifies the content of the training data."""
 NON_FINITE = "non_finite"
 """Name, in `Loss.logs`, of the number of predictions that are excluded because their loss is not
-finite. A step with no other predictions has diverged."""
+finite. A step has diverged if all of its predictions are excluded."""
 WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
 """Values of `training.distributed` for a task whose ranks each need a whole model."""
 
@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Add up the losses of a batch's groups, their units, and their logs of the same name."""
+    """Add up the losses, the units and the logs of a batch's groups; logs are added by name."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()
@@ -250,7 +250,8 @@ class Task(ABC):
         metrics of `summarise` for which the baseline is defined.
 
         Args:
-            limit: Number of first batches, as `training.evaluate_limit`; None for all.
+            limit: Number of batches to evaluate, from the first on, as in
+                `training.evaluate_limit`; None for all.
         """
         return {}
 
@@ -282,7 +283,7 @@ class Task(ABC):
 
 
 def task_entry(name: str, kind: type[Task]) -> TaskEntry:
-    """Return the command-line entry of a task by name; without a name, of one in Python."""
+    """Return the command-line entry of a built-in task, or a new one for a task in Python."""
     from magneto.tasks import TASKS, TaskEntry
 
     if name in TASKS:
