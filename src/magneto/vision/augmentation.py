@@ -51,7 +51,7 @@ Operation = Callable[[Any, float, np.random.Generator], Any]
 
 
 def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
-    """Apply colour jitter like torchvision's ColorJitter: its four changes in random order."""
+    """Apply colour jitter like torchvision's ColorJitter: its changes in random order."""
     changes = [(name, strength) for name in COLOURS if (strength := getattr(config, name))]
     for which in random.permutation(len(changes)):
         name, strength = changes[which]

@@ -1,7 +1,7 @@
 """Decoding of image files to upright 8-bit RGB pixels, and of masks.
 
-simplejpeg decodes JPEG files where it is installed; Pillow decodes what simplejpeg refuses and all
-other formats. simplejpeg and Pillow use libjpeg-turbo, and a test compares their pixels.
+simplejpeg decodes JPEG files if it is installed. Pillow decodes all other formats, and JPEG files
+that simplejpeg refuses. Both libraries use libjpeg-turbo, and a test compares their pixels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKGROUND = (255, 255, 255, 255)
 
 
 class BrokenImage(BadRecord):
-    """Error: an image can't be read."""
+    """Error for an image that can't be read."""
 
 
 class PixelPicture:
@@ -47,7 +47,7 @@ class PixelPicture:
 
 
 class EncodedPicture:
-    """Image file whose pixels, or those of its first frame, are decoded on demand.
+    """Image file whose pixels are decoded on demand; an animation is its first frame.
 
     Args:
         content: Bytes of the file.
@@ -68,8 +68,8 @@ class EncodedPicture:
     def pixels(self, scale: int = 1) -> np.ndarray:
         """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
 
-        The `scale` is one of `SCALES`. A JPEG may be decoded at 1 / scale of its size; the result's
-        shape tells whether it was.
+        `scale` is one of `SCALES`. A JPEG may be decoded at 1 / `scale` of its size, which the
+        shape of the result shows.
         """
         found, why = None, ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
@@ -90,7 +90,7 @@ Picture = EncodedPicture | PixelPicture
 
 
 def pillow(module: str = "Image") -> Any:
-    """Import a module of Pillow; the error names the extra that installs it."""
+    """Import a module of Pillow; an error names the extra that installs Pillow."""
     return import_extra(f"PIL.{module}", "vision", "images need Pillow")
 
 
@@ -103,7 +103,7 @@ def simplejpeg() -> Any:
 
 
 def open_by_pillow(content: bytes) -> Any:
-    """Open an image with Pillow, which reads only its header; an error is a `BrokenImage`."""
+    """Open an image with Pillow, which reads only the header; raise BrokenImage if it fails."""
     with guarded(BrokenImage):
         library = pillow()
         try:
@@ -127,7 +127,7 @@ def orientation(image: Any) -> int:
 
 
 def apply_orientation(pixels: np.ndarray, way: int) -> np.ndarray:
-    """Rotate and flip pixels from one of Exif's orientations to upright."""
+    """Rotate and flip pixels with Exif's orientation `way`, so that they are upright."""
     if way > 4:
         pixels = pixels.swapaxes(0, 1)
     if way in (3, 4, 7, 8):
@@ -177,11 +177,11 @@ def to_rgb(image: Any) -> Any:
 
 
 def decode_mask(content: bytes) -> np.ndarray:
-    """Decode a mask to the class numbers as stored, uint8 (height, width).
+    """Decode a mask to its stored class numbers, uint8 (height, width).
 
     Raises:
-        BrokenImage: If the mask can't be decoded, is neither PNG nor BMP, or has colours or numbers
-            above 255.
+        BrokenImage: If the mask can't be decoded, is neither PNG nor BMP, has colours, or has
+            numbers above 255.
     """
     image = open_by_pillow(content)
     if image.format not in EXACT:
@@ -202,8 +202,8 @@ def decode_mask(content: bytes) -> np.ndarray:
 class Pixels(MediaColumn):
     """Column of decoded images in memory, with pixel values from 0 to `peak`.
 
-    The array of images is uint8 (count, height, width, channels), that of masks (count, height,
-    width).
+    Images are an array of uint8 (count, height, width, channels), and masks are an array of uint8
+    (count, height, width).
     """
 
     def __init__(self, pixels: np.ndarray, peak: int = 255) -> None:

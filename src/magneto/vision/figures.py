@@ -56,9 +56,9 @@ def image_of(patches: Tensor) -> Tensor:
 
 
 def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor:
-    """Return the mean of the patches of each code, (count, channels, size, size).
+    """Return the mean of each code's patches, (count, channels, size, size).
 
-    The mean of a code without patches is 0, which is grey.
+    For a code without patches it is 0, which is grey.
     """
     patches = patches_of(images, size).flatten(0, 1)
     sums = torch.zeros(count, *patches.shape[1:]).index_add(0, codes.flatten(), patches)
@@ -72,7 +72,7 @@ def tiles(rows: Sequence[Tensor]) -> bytes:
 
 
 def short(names: Sequence[str], number: int) -> str:
-    """Return a class's name up to its first comma, shortened."""
+    """Return a class's name up to its first comma, cut to `LONGEST` characters."""
     word = names[number].partition(",")[0] if number < len(names) else str(number)
     return word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"
 
@@ -92,7 +92,7 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
 
 
 def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFormat) -> Figure:
-    """Draw images with wrong predictions, each with its text from `words`."""
+    """Draw images with wrong predictions; each has its text in `words`."""
     caption = (
         f"The {len(images)} most confident wrong predictions. Each image has its label, and the "
         "predicted class with its probability."
@@ -107,8 +107,8 @@ def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFor
 def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: slice) -> Figure:
     """Draw the last layer's attention to each patch.
 
-    `images` are the model's input, and `seen` the same images in [-1, 1]. `asking` are the
-    positions whose attention is averaged: the class token, or all patches.
+    `images` are the model's input, and `seen` are the same images in [-1, 1]. `asking` are the
+    query positions whose attention is averaged: the class token, or all patches.
     """
     config, device = model.config, next(model.parameters()).device
     x = model.embed(images.to(device))
@@ -129,10 +129,10 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
 
 
 def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw patches that share a code, a row for each of some codes from frequent to rare.
+    """Draw patches that share a code; each row is one code, from frequent to rare.
 
-    Images in [-1, 1] are (images, channels, height, width), and their codes (images, patches).
-    `count` is the number of codes, and `size` the height and width of a patch in pixels.
+    `images` in [-1, 1] are (images, channels, height, width), and `codes` are (images, patches).
+    `count` is the number of codes. `size` is the height and width of a patch in pixels.
     """
     patches, flat = patches_of(images, size).flatten(0, 1), codes.flatten()
     times = flat.bincount(minlength=count)
@@ -154,7 +154,10 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw images above their reconstructions from mean patches; arguments as in `codes_figure`."""
+    """Draw images, and below them their reconstructions from the mean patch of each code.
+
+    The arguments are those of `codes_figure`.
+    """
     rebuilt = image_of(mean_patches(images, codes, count, size)[codes])
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
     caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
@@ -168,10 +171,11 @@ def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) 
 def guesses_figure(
     images: Tensor, codes: Tensor, hidden: Tensor, guesses: Tensor, count: int, size: int
 ) -> Figure:
-    """Draw images, their visible patches, and codes and predictions as mean patches.
+    """Draw images, their visible patches, the mean patches of their codes, and the predictions.
 
-    `hidden` are the indices of the masked patches of the first images, and `guesses` the predicted
-    codes of these patches, both (some, masked). The other arguments are those of `codes_figure`.
+    `hidden` has the indices of masked patches, (some images, masked patches), for the first images.
+    `guesses` has the predicted codes of these patches, in the same shape. The other arguments are
+    those of `codes_figure`.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -191,16 +195,17 @@ def guesses_figure(
 
 
 def class_colours(count: int) -> np.ndarray:
-    """Return a colour for each class, uint8 (count, 3), which does not depend on the count."""
+    """Return a colour per class, uint8 (count, 3). `count` does not change a class's colour."""
     levels = ((0.85, 0.95), (0.55, 1.0), (0.9, 0.65))
     rows = [colorsys.hsv_to_rgb(i * HUE_STEP % 1, *levels[i % 3]) for i in range(count)]
     return (np.array(rows) * 255).round().astype(np.uint8)
 
 
 def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Blend the colours of classes, (classes, 3), with an image, uint8 (height, width, channels).
+    """Blend the colours of the classes with an image, and return uint8 (height, width, 3).
 
-    Pixels whose class is `IGNORED` keep their colour. Returns uint8 (height, width, 3).
+    `pixels` are uint8 (height, width, channels), `classes` are (height, width), and `colours` are
+    (number of classes, 3). Pixels whose class is `IGNORED` keep their colour.
     """
     base = with_channels(pixels, 3).astype(np.float32)
     known = classes != IGNORED
@@ -212,7 +217,7 @@ def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.
 def overlay_panels(
     panels: Sequence[Panel], shown: Sequence[np.ndarray], names: Sequence[str]
 ) -> bytes:
-    """Draw panels in a row beside a legend of their classes, the largest first."""
+    """Draw panels in a row, beside a legend of the classes that they show, the largest first."""
     counts = np.bincount(np.concatenate([x.ravel() for x in shown]), minlength=256)[: len(names)]
     order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
     shares, colours = 100 * counts / max(counts.sum(), 1), class_colours(len(names)) / 255

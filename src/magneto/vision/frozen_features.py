@@ -1,6 +1,6 @@
 """Linear probe and nearest-neighbour accuracy of the frozen features of every layer.
 
-The best layer of a model trained without labels is often in the middle, as in BEiT.
+If a model is trained without labels, its best layer is often in the middle, as in BEiT.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ POOLINGS = {"class_token": "[CLS]", "mean": "mean"}
 class Features:
     """Features of images at every layer.
 
-    `layers` maps a pooling ("mean" or "class_token") to features, float32 (layers + 1, images,
-    width); layer 0 is the embeddings. `labels` are (images,). `broken` is the number of unreadable
-    images, which are left out.
+    Attributes:
+        layers: Features by pooling ("mean" or "class_token"), float32 (layers + 1, images, width).
+            Layer 0 is the embeddings.
+        labels: Labels (images,).
+        broken: Number of unreadable images, which are left out.
     """
 
     layers: dict[str, Tensor]
@@ -47,8 +49,8 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
     """Return the features of a batch at every layer.
 
     A layer norm without weights normalises each position, because the scale of the residual stream
-    differs between layers and placements. Images are (batch, channels, height, width). Features are
-    float32 (layers + 1, batch, width) by pooling, on the CPU.
+    differs between layers and placements. Images are (batch, channels, height, width). The result
+    maps each pooling to features on the CPU, float32 (layers + 1, batch, width).
     """
     encoder, grid = model.encoder, model.config.grid
     x = model.embed(images)
@@ -63,9 +65,10 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
 def collect_features(
     task: ImageTask, model: Any, limit: int | None = None, progress: Progress = SILENT
 ) -> list[Features]:
-    """Return features of training and validation images, at most `limit` batches of each.
+    """Return the features of training and validation images, from at most `limit` batches of each.
 
-    Images without a label raise ValueError.
+    Raises:
+        ValueError: If an image has no label, or no image of a split can be read.
     """
     device, found = next(model.parameters()).device, []
     for split in (task.splits.train, task.splits.validation):
@@ -93,9 +96,9 @@ def score_features(
     """Return the accuracies of classifiers on frozen features.
 
     Returns:
-        A row for each layer and pooling: "layer" (0: embeddings), "pooling" ("class_token" or
-        "mean" of the patches), and the accuracies of a "linear" classifier and of the nearest
-        "neighbours".
+        A row for each layer and pooling. "layer" is 0 for the embeddings. "pooling" is
+        "class_token", or "mean" for the mean of the patches. "linear" is the accuracy of a linear
+        classifier, and "neighbours" that of the nearest neighbours.
     """
     scores: list[dict[str, Any]] = []
     for pooling, layers in train.layers.items():
@@ -111,8 +114,8 @@ def score_features(
 def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
     """Return the accuracy of logistic regression (C = 1) on standardised features.
 
-    The classifier is trained on features `known` (images, width) with classes `labels`, and tested
-    on features `asked` with classes `wanted`.
+    The training features are `known` (images, width), with classes `labels` (images,). The test
+    features are `asked`, with classes `wanted`.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)
@@ -127,7 +130,10 @@ def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor
 
 
 def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
-    """Return the accuracy of a vote of the nearest neighbours by cosine; see `linear_accuracy`."""
+    """Return the accuracy of a vote of the nearest neighbours by cosine.
+
+    The arguments are those of `linear_accuracy`.
+    """
     neighbors = import_extra("sklearn.neighbors", "vision", "neighbours need scikit-learn")
     vote = neighbors.KNeighborsClassifier(
         min(NEIGHBOURS, len(known)),
@@ -138,7 +144,7 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
 
 
 def score_lines(scores: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a table with a line for each layer: accuracies by method and pooling."""
+    """Return the lines of a table: a row per layer, a column per method and pooling."""
     poolings = dict.fromkeys(score["pooling"] for score in scores)
     head = [f"{POOLINGS[p]} {method}" for p in poolings for method in ("linear", "k-NN")]
     lines = ["layer       " + "".join(f"{word:>14}" for word in head)]

@@ -39,10 +39,11 @@ EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encod
 
 
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
-    """Return patch embedding, class token, positions and layers of the run that `pretrained` names.
+    """Return the encoder's weights of the run that `pretrained` names.
 
-    Learned positions are interpolated to the model's grid. The run's head and final norm are left
-    out. Only the shapes of `model` are used.
+    The weights are those of patch embedding, class token, positions and layers, without final norm
+    and head. Learned positions are interpolated to the model's grid. `model` gives the names of the
+    weights; its values are not used.
     """
     run, held = pretrained_encoder(config)
     stored = open_tensors(find_weights(run))
@@ -55,10 +56,10 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
 
 
 def pretrained_encoder(config: Any) -> tuple[Path, Any]:
-    """Return the run that `pretrained` names, and its model's configuration.
+    """Return the run that `pretrained` names, and the configuration of the run's model.
 
     Raises:
-        ValueError: If the run is not one of an image task.
+        ValueError: If the run is not a run of an image task.
     """
     run = pretrained_run(config)
     held: Any = resolved_recipe(run, {}).model
@@ -68,11 +69,11 @@ def pretrained_encoder(config: Any) -> tuple[Path, Any]:
 
 
 def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict[str, float]:
-    """Return the multiple of the learning rate of each parameter by name (BEiT, arXiv 2106.08254).
+    """Return the factor of each parameter's learning rate, by name (BEiT, arXiv 2106.08254).
 
-    Embeddings (patches, class token, positions) are group 0, layer l is group l + 1, and everything
-    above the layers is the last group, which has the full rate. Each group below has `decay` times
-    the rate of the group above it.
+    Embeddings (patches, class token, positions) are group 0, and layer l is group l + 1. Everything
+    above the layers is the top group, which has the full rate. Each other group has `decay` times
+    the rate of the group above it. {} for `decay` 1.
     """
     if decay == 1:
         return {}
@@ -92,9 +93,9 @@ class Prediction:
     """Prediction of a model for one image.
 
     Attributes:
-        labels: Names of classes with their probability or, in segmentation, their share of the
-            image's pixels, the largest first.
-        pictures: Contents of PNG files by name: the image with its segmentation drawn over it.
+        labels: Names of classes, with the class's probability or, in segmentation, its share of
+            the image's pixels. The largest is first.
+        pictures: Contents of PNG files by name. Segmentation draws the classes over the image.
     """
 
     labels: Sequence[tuple[str, float]]
@@ -111,14 +112,14 @@ def ranked(names: Sequence[str], shares: Tensor) -> list[Prediction]:
 
 
 def count_patches(sums: Mapping[str, Any]) -> float:
-    """Return the number of patches of an evaluation; ValueError if no image could be read."""
+    """Return an evaluation's number of patches; raise ValueError if no image could be read."""
     if not sums["count"]:
         raise ValueError("no validation image can be read")
     return sums["count"]
 
 
 class ImageTask(ImageInputTask):
-    """Task over images in patches: an `ImageEncoderConfig` and an `ImageSourceConfig`.
+    """Task of an encoder over patches, with an `ImageEncoderConfig` and an `ImageSourceConfig`.
 
     Attributes:
         evaluation_batch: Batch size of evaluation.
@@ -152,7 +153,8 @@ class ImageTask(ImageInputTask):
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
         """Return batches of a split without augmentation, in a fixed random order.
 
-        Keys are "images", "labels" and "broken". `normalisation` replaces that of the model.
+        The keys of a batch are "images", "labels" and "broken". `normalisation` replaces the
+        normalisation of the data configuration.
         """
         input_format = self.input_format_of(self.splits.train.peak, normalisation)
         return evaluation_images(
@@ -169,7 +171,7 @@ class ImageTask(ImageInputTask):
 
 
 class FineTuning(ImageTask):
-    """Image task that can be initialised from another run, with layer-wise learning-rate decay."""
+    """Image task that another run can initialise, with layer-wise decay of the learning rate."""
 
     encoder_fields = SHARED_FIELDS
 
@@ -191,6 +193,6 @@ class FineTuning(ImageTask):
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return the layer-wise decay of the learning rate."""
+        """Return the factors of the layer-wise decay of the learning rate."""
         config = self.model_config
         return layer_decay_multipliers(model, config.layers, config.layer_decay)

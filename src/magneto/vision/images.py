@@ -9,8 +9,9 @@ Use::
     split.mask(3)                                    # uint8 (height, width), if split.has_masks
     splits.classes                                   # names, in the order of their numbers
 
-`magneto.vision.batches` makes batches; `magneto.vision.transforms` and `.augmentation` make a
-model's input from a `Picture` (known size, pixels decoded on demand) and a numpy Generator.
+`magneto.vision.batches` makes batches. `magneto.vision.transforms` and `.augmentation` make a
+model's input from a `Picture` and a numpy Generator. The size of a `Picture` is known, and its
+pixels are decoded on demand.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ NOT_PAIRED = "images left out because of a missing mask"
 
 
 def digits() -> dict[str, Table]:
-    """Return scikit-learn's digits: 1797 images (8, 8, 1) with labels; 0 is the background."""
+    """Return scikit-learn's digits: 1797 images (8, 8, 1) with labels. Black is background."""
     pixels, labels = _load_digits()
     classes = Classes(labels, [str(digit) for digit in range(10)])
     columns = {"image": Pixels(pixels, peak=16 * LEVEL), "label": classes}
@@ -75,10 +76,10 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def scenes() -> dict[str, Table]:
-    """Return colour scenes of 48 x 48 pixels with masks of 11 classes, the same for every seed.
+    """Return colour scenes of 48 x 48 pixels with masks of 11 classes, the same in every run.
 
-    A mask has 0 for the background and digit + 1 for a digit. One in five of the digits is used for
-    validation scenes, the others for training scenes.
+    A mask has 0 for the background and digit + 1 for a digit. One in five of scikit-learn's digits
+    appears only in validation scenes, and the others appear only in training scenes.
     """
     pixels, labels = _load_digits()
     held = np.arange(len(pixels)) % 5 == 0
@@ -118,14 +119,14 @@ def _scene(
 
 @dataclass(frozen=True)
 class ImageSplit:
-    """Images of a split, by index from 0 to `len(split) - 1`.
+    """Images of a split, with indices from 0 to `len(split) - 1`.
 
     Attributes:
-        table: Table with a column "image" and optionally "label" (class numbers, int64;
-            `UNLABELLED` for none), "mask", and columns of texts.
+        table: Table with a column "image". It may have a column "label" (class numbers, int64;
+            `UNLABELLED` without a class), a column "mask", and columns of texts.
         problems: Counter of images that can't be read properly.
-        names: Names of the columns of images, in the model's order: several if an example has
-            several images.
+        names: Names of the columns of images, in the model's order. An example has one image per
+            column.
     """
 
     table: Table
@@ -158,11 +159,11 @@ class ImageSplit:
         return "mask" in self.table.columns
 
     def label(self, index: int) -> int:
-        """Return the number of an image's class, or `UNLABELLED`."""
+        """Return the class number of an image, or `UNLABELLED`."""
         return int(self.labels_of(np.array(index)))
 
     def labels_of(self, indices: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return the labels of images (default: all), int64; see `label`."""
+        """Return the class numbers of some images, or of all, int64; see `label`."""
         rows = self.table.rows[indices]
         labels = self.table.columns.get("label")
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
@@ -174,7 +175,7 @@ class ImageSplit:
         return replace(self, table=self.table.take(indices))
 
     def name(self, index: int) -> str:
-        """Return the path or key of an example's images for messages."""
+        """Return the paths or keys of an example's images, for messages."""
         return ", ".join(column.name(int(self.table.rows[index])) for column in self.columns)
 
     def open(self, index: int) -> Picture:
@@ -195,7 +196,7 @@ class ImageSplit:
         transform: Callable[[Picture, np.random.Generator], np.ndarray],
         random: np.random.Generator,
     ) -> np.ndarray:
-        """Return an example's transformed image, or its images stacked (see `names`)."""
+        """Return an example's transformed image. If it has several, they are stacked."""
         images = [transform(picture, random) for picture in self.open_all(index)]
         return images[0] if len(images) == 1 else np.stack(images)
 
@@ -203,11 +204,11 @@ class ImageSplit:
         self.problems.record(BROKEN, self.name(index), str(error))
 
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image, uint8 (height, width, channels): RGB, upright."""
+        """Return an image, uint8 (height, width, channels), upright; colours are RGB."""
         return self.open(index).pixels()
 
     def mask(self, index: int) -> np.ndarray:
-        """Return an image's mask: class numbers as stored, uint8 (height, width)."""
+        """Return an image's mask with its stored class numbers, uint8 (height, width)."""
         return open_mask(self.table.columns["mask"][int(self.table.rows[index])])
 
     @property
@@ -220,8 +221,8 @@ class ImageSplit:
 class ImageSplits:
     """Training and validation images of a source.
 
-    `classes` has the names of the classes in the order of their numbers, and is empty without
-    labels.
+    `classes` has the names of the classes in the order of their numbers. It is empty if the images
+    have no labels.
     """
 
     train: ImageSplit
@@ -230,7 +231,7 @@ class ImageSplits:
     counts: Counts = field(default_factory=Counts)
 
     def describe(self, rows: str = "images") -> str:
-        """Return the size of the data, in `rows`, and the number of its problems."""
+        """Return the number of examples and the number of problems; `rows` names the examples."""
         parts = {f"training {rows}": len(self.train), f"validation {rows}": len(self.validation)}
         if self.classes:
             parts["classes"] = len(self.classes)
@@ -243,7 +244,7 @@ def load_images(
     progress: Progress = SILENT,
     problems: DataProblems | None = None,
 ) -> ImageSplits:
-    """List the images of a source; `seed` chooses the images held out of a built-in set.
+    """List a source's images; `seed` chooses the validation images of a built-in set.
 
     Raises:
         FileNotFoundError: If the path does not exist.
@@ -269,7 +270,7 @@ def load_images(
 def _read(
     source: str, config: ImageDataConfig, counts: Counts, progress: Progress
 ) -> dict[str, Table]:
-    """Return the tables of a source, by split: columns "image", "label" and maybe "mask"."""
+    """Return a source's tables by split, with columns "image", "label" and, if any, "mask"."""
     found = parse_source(source)
     if found.kind == "builtin":
         return digits() if found.name == "digits" else scenes()
@@ -278,7 +279,7 @@ def _read(
 
 
 def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
-    """Return a table with columns "image", "label" and, if there are masks, "mask".
+    """Convert a table to the columns "image", "label" and, if there are masks, "mask".
 
     Rows without an image are counted and left out.
     """
@@ -304,8 +305,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is no such column.
 
-    If a table has columns of media, as tables of shards and the hub have, one of these has the
-    images. `given` is the name in the recipe, if any, and `mask` the column of masks.
+    Tables of shards and of the hub have columns of media; then one of these columns is the column
+    of images. `given` is the name in the recipe, or None, and `mask` is the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]
@@ -318,7 +319,7 @@ def media_names_of(table: Table) -> list[str]:
 
 
 def with_images(table: Table, column: str, counts: Counts) -> Table:
-    """Return the rows with an image, and count the others; raise ValueError if none is left."""
+    """Return the rows that have an image, and count the others; raise ValueError if none has."""
     images = table.columns.get(column)
     if images is None:
         raise table.no_column(column)
@@ -333,7 +334,7 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
 def as_classes(column: Any) -> Classes:
     """Number class names in alphabetical order.
 
-    If all labels are whole numbers, they are the class numbers and names.
+    If all labels are whole numbers, each label is both the number and the name of its class.
     """
     if isinstance(column, Classes):
         return column
@@ -355,10 +356,10 @@ def is_number(word: str) -> bool:
 
 
 def numbered(table: Table, classes: Sequence[str]) -> Table:
-    """Return a table whose labels are numbers of the known classes.
+    """Return a table whose labels are the indices of its class names in `classes`.
 
-    The given labels are names, or already numbers of the known classes, such as ImageNet-V2's
-    folders 0 to 999.
+    If no label is one of these names, labels that are whole numbers are the indices, such as the
+    folders 0 to 999 of ImageNet-V2.
 
     Raises:
         ValueError: If an image has an unknown class.
@@ -383,10 +384,10 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """List images with masks by split; return {} if the folder has no folders of masks.
 
-    The folder has images/ beside annotations/ or masks/, and each of these may be divided into
-    training/ and validation/ (as ADE20k). Or it has train/ beside trainannot/ (as CamVid). A mask
-    has the image's name with another file ending. A split without masks, such as a test split, is
-    left out.
+    One layout is images/ beside annotations/ or masks/. Both folders may be divided into training/
+    and validation/, as in ADE20k. The other layout is train/ beside trainannot/, as in CamVid. A
+    mask has its image's name, but may have another file ending. A split without masks, such as a
+    test split, is left out.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)

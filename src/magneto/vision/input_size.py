@@ -37,9 +37,12 @@ def open_sizes(config: Any) -> set[str]:
 
 @dataclass(frozen=True)
 class ImageSample:
-    """Height and width of some images, int64 (images, 2), and whether all are grey.
+    """Sizes and colours of a sample of images.
 
-    `huge` has name and size of an image with more than `MOST_PIXELS`, or is "".
+    Attributes:
+        sizes: Height and width of each image, int64 (images, 2).
+        grey: Whether all images are grey.
+        huge: Name and size of an image with more than `MOST_PIXELS` pixels; "" if there is none.
     """
 
     sizes: np.ndarray
@@ -52,7 +55,7 @@ class ImageSample:
 
 
 def sample_images(split: ImageSplit) -> ImageSample:
-    """Open a sample of a split's images; ValueError if none can be read."""
+    """Open a sample of a split's images; raise ValueError if none can be read."""
     sizes, grey, huge = [], True, ""
     for index in evenly_spaced(len(split), SAMPLE).tolist():
         try:
@@ -74,14 +77,14 @@ def sample_images(split: ImageSplit) -> ImageSample:
 
 
 class ImageInputTask(Task):
-    """Task whose model has images of one size as input: an `ImageInputConfig`.
+    """Task whose model reads images of one size; its configuration is an `ImageInputConfig`.
 
     Attributes:
-        splits: Training and validation images; the training images determine the sizes that the
-            recipe leaves open.
+        splits: Training and validation images. The training images determine the sizes that are
+            null in the recipe.
         rows: Plural noun for examples in messages.
-        encoder_fields: Fields of the model that must equal those of a pre-trained run; empty if
-            the task never begins with an encoder of another run.
+        encoder_fields: Fields of the model that must equal those of the pre-trained run. Empty if
+            the task never begins with the encoder of another run.
     """
 
     model_config: Any
@@ -92,7 +95,7 @@ class ImageInputTask(Task):
     _prepared = False
 
     def describe(self) -> str:
-        """Return the size of the data, and the number of its problems."""
+        """Return the number of examples, and the number of problems of the data."""
         return self.splits.describe(self.rows)
 
     def check(self) -> None:
@@ -100,13 +103,16 @@ class ImageInputTask(Task):
         return None
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return a run whose image size this model must share, and its model's configuration."""
+        """Return a run whose image size this model must have, and that run's model configuration.
+
+        None if there is no such run.
+        """
         return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the data, derive the sizes that the recipe leaves open, and check that all fits.
+        """Read the data, derive the sizes that are null, and check that the model fits.
 
-        The model must fit the data and other runs. Later calls do nothing.
+        The model must fit the data and the runs that it uses. Later calls do nothing.
         """
         if self._prepared:
             return
@@ -123,7 +129,7 @@ class ImageInputTask(Task):
         self._prepared = True
 
     def _derive_sizes(self) -> None:
-        """Set and report the sizes of images that the recipe leaves open."""
+        """Set and report the image sizes that are null in the recipe."""
         config: Any = self.model_config
         if not open_sizes(config):
             return
@@ -156,23 +162,26 @@ class ImageInputTask(Task):
 
     @cached_property
     def training_rows(self) -> ImageSplit:
-        """Rows of the examples of an epoch."""
+        """Examples of an epoch."""
         return self.splits.train
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return the training example of a row, as arrays and numbers by name."""
+        """Return the training example with this index, as arrays and numbers by name."""
         raise NotImplementedError
 
     def finish(self, seed: int) -> Finish:
         """Return the function that is applied to each batch of examples.
 
-        It gets the batch, and the indices and draws of its examples, int64 (examples,). A draw is
-        epoch x repeats + number of the copy.
+        The function gets the batch, its examples' indices and their draws, each int64 (examples,).
+        A draw is epoch x repeats + number of the copy.
         """
         return lambda batch, numbers, draws: batch
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return augmented examples in random order; "broken" is True for replaced ones."""
+        """Return batches of augmented examples in random order.
+
+        "broken" is True where another example replaces a broken one.
+        """
         rows, repeats = self.training_rows, getattr(self.data_config.augmentation, "repeats", 1)
         return image_stream(
             len(rows), self.example, batch_size, seed, repeats, self.finish(seed), rows.broken

@@ -32,11 +32,11 @@ from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodePrediction
 
 
 class PatchAggregation(nn.Module):
-    """Patch aggregation: a small stack over a middle layer's patches and the last class token.
+    """Patch aggregation: a small stack over a middle layer's patches and the top class token.
 
-    The information that the middle layer's patches lack has to come from the class token (arXiv
-    2208.06366, section 3.2). Unlike in the released code, this stack's final norm and shared
-    relative bias are separate from the model's.
+    The class token has to give the information that the middle layer's patches lack (arXiv
+    2208.06366, section 3.2). The stack has its own final norm and its own shared relative bias; the
+    released code shares them with the model.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:
@@ -70,10 +70,11 @@ class MaskedImageModel(ImageEncoder):
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
-        """Return the features at masked positions for the prediction and for patch aggregation.
+        """Return the features at masked positions, each (batch, count, width).
 
-        Images are (batch, channels, height, width); `hidden` (batch, count) has the indices of
-        their masked patches. The features of each prediction are (batch, count, width).
+        The first item is for the prediction. The second, if patch aggregation is on, is for patch
+        aggregation. Images are (batch, channels, height, width), and `hidden` (batch, count) has
+        the indices of their masked patches.
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)
@@ -84,10 +85,10 @@ class MaskedImageModel(ImageEncoder):
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
-        """Return logits (batch, count, codes); if codes (batch, count) are given, return losses.
+        """Return logits (batch, count, codes) or, if `codes` (batch, count) is not None, losses.
 
         The losses are a list: the loss of the prediction and, if patch aggregation is on, the loss
-        of patch aggregation. Logits for the losses are computed in chunks.
+        of patch aggregation. The logits of the losses are computed in chunks.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])
@@ -154,7 +155,7 @@ class ImageModelling(CodePrediction, ImageTask):
         return LazyBatches(batches.plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Leave out broken images; the predictions of patch aggregation are not scored."""
+        """Return the sums over all images that are not broken, without patch aggregation."""
         codes = self._wanted(batch).masked_fill(batch["broken"][:, None], IGNORED)
         logits = model(batch["images"], batch["hidden"]).flatten(0, 1)
         return Scores(prediction_sums(logits, codes.flatten()))

@@ -2,7 +2,7 @@
 
 The papers are arXiv 1807.10221 (UperNet), 1612.01105 (pyramid pooling) and 1411.4038 (FCN head).
 The feature pyramid is BEiT's (the paper's recipe for ADE20k). Resizing never aligns corners. The
-heads have group norm, so that micro-batches and ranks do not change results; published recipes have
+heads have group norm, so that micro-batches and ranks do not change results. Published recipes have
 batch norm, whose statistics depend on the batch.
 
 Logits are resized to the image's own size before the classes are chosen. Resizing classes instead
@@ -45,7 +45,7 @@ Place = tuple[slice, slice]
 
 
 class ImageEncoder(nn.Module):
-    """Image encoder: patch embedding, class token if there is one, Transformer stack."""
+    """Image encoder: patch embedding, an optional class token, and a Transformer stack."""
 
     config: Any  # the configuration of the subclass
 
@@ -92,7 +92,7 @@ class GroupNorm(nn.GroupNorm):
         super().__init__(groups, channels)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise maps (batch, channels, height, width), each image by itself."""
+        """Normalise each image of maps (batch, channels, height, width) by itself."""
         return super().forward(input).type_as(input)
 
 
@@ -100,7 +100,8 @@ class Convolution(nn.Conv2d):
     """Convolution with He normal initialisation (fan-out).
 
     Attributes:
-        std: Standard deviation of the weight's initial values; maximal update reads it.
+        std: Standard deviation of the weight's initial values, which maximal update
+            parametrisation needs.
     """
 
     def reset_parameters(self) -> None:
@@ -109,7 +110,10 @@ class Convolution(nn.Conv2d):
 
 
 class PixelClassifier(nn.Conv2d):
-    """Linear classifier of pixels; weights from N(0, 0.01²) give a first loss near ln(classes)."""
+    """Linear classifier of pixels.
+
+    Its initial weights from N(0, 0.01²) give an initial loss near ln(classes).
+    """
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__(inputs, classes, 1)
@@ -120,20 +124,21 @@ class PixelClassifier(nn.Conv2d):
 
 
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:
-    """Resize maps (batch, channels, height, width) bilinearly to another (height, width)."""
+    """Resize maps (batch, channels, height, width) bilinearly to `size` (height, width)."""
     return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=False)
 
 
 def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
-    """Return a block that keeps a map's size."""
+    """Return a convolution block that keeps the height and width of a map."""
     convolution = Convolution(inputs, outputs, size, padding=size // 2, bias=False)
     return nn.Sequential(convolution, GroupNorm(outputs), nn.ReLU())
 
 
 class FeaturePyramid(nn.Module):
-    """Feature pyramid: four maps of one size, resized by factors of 4, 2, 1 and 1/2.
+    """Feature pyramid: resizes four maps of one size by the factors 4, 2, 1 and 1/2.
 
-    Transposed convolutions enlarge and max pooling halves, as in BEiT's segmentation.
+    As in BEiT's segmentation, transposed convolutions enlarge the first two maps, and max pooling
+    halves the fourth.
     """
 
     def __init__(self, width: int) -> None:
@@ -168,9 +173,10 @@ class PyramidPooling(nn.Module):
 
 
 class UperNetHead(nn.Module):
-    """UperNet head: pyramid pooling of the smallest map, a feature pyramid network, fused maps.
+    """UperNet head: pyramid pooling of the smallest map, then a feature pyramid network.
 
-    The input maps have `width` channels, the head's own maps `channels`.
+    A convolution fuses all maps. The input maps have `width` channels, and the maps inside the head
+    have `channels`.
     """
 
     def __init__(
@@ -186,7 +192,7 @@ class UperNetHead(nn.Module):
         self.classifier = PixelClassifier(channels, classes)
 
     def forward(self, levels: Sequence[Tensor]) -> Tensor:
-        """Return logits (batch, classes, height, width) of the size of the first, largest map."""
+        """Return logits (batch, classes, height, width), of the same size as the first map."""
         maps = [self.pooling(levels[-1])]
         for lateral, level in zip(reversed(self.laterals), reversed(levels[:-1]), strict=True):
             maps.insert(0, lateral(level) + resize(maps[0], level.shape[2:]))
@@ -222,9 +228,9 @@ class SegmentationLogits(NamedTuple):
 
 
 class Segmenter(ImageEncoder):
-    """Segmenter: an encoder, a feature pyramid of four of its layers, and two heads.
+    """Segmenter: an encoder, a feature pyramid over four of its layers, and two heads.
 
-    There is no final norm: the heads read the residual stream, as BEiT's do.
+    There is no final norm: the heads read the residual stream, as in BEiT.
     """
 
     def __init__(self, config: SegmenterConfig) -> None:
@@ -237,7 +243,10 @@ class Segmenter(ImageEncoder):
         self.auxiliary_head = FCNHead(width, config.auxiliary_channels, classes, dropout)
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """Return four maps (batch, width, rows, columns) of images (batch, channels, ...)."""
+        """Return four layers' maps (batch, width, rows, columns).
+
+        Images are (batch, channels, height, width).
+        """
         grid = self.config.grid
         found = self.encoder.features(self.embed(images), self.config.read_layers)
         places = (features[:, grid.prefix :].transpose(1, 2) for features in found)
@@ -251,10 +260,10 @@ class Segmenter(ImageEncoder):
 
 
 def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield the logits of each image, float32 (classes, height, width), by `config.inference`.
+    """Yield each image's logits, float32 (classes, height, width), as `inference` says.
 
-    Images are (channels, height, width), of any size, on the device of the model, which is in
-    evaluation mode.
+    `inference` is a field of the model's configuration. Images are (channels, height, width), of
+    any size, on the model's device. The model must be in evaluation mode.
     """
     if model.config.inference == "slide":
         return sliding_logits(model, images)
@@ -262,10 +271,10 @@ def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]
 
 
 def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield the mean logits of overlapping windows of the model's image size.
+    """Yield each image's logits: the mean over windows of the model's image size.
 
-    Windows of all images are batched together. An image smaller than a window is padded with zeros
-    at the right and the bottom.
+    Windows of all images are batched together. An image that is smaller than a window is padded
+    with zeros at the right and the bottom.
     """
     size = (model.config.image_size,) * 2
     stride = model.config.stride or model.config.image_size
@@ -284,9 +293,10 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
 
 
 def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> Iterator[Place]:
-    """Yield the positions of windows in an image, row by row; the last windows end at its edges.
+    """Yield the positions of windows in an image, row by row.
 
-    Sizes are height and width; the image is at least as large as a window.
+    The rightmost and lowest windows end at the image's edges. `image` and `window` are (height,
+    width). The image must be at least as large as a window.
     """
     rows, columns = (
         [min(step * stride, whole - part) for step in range(math.ceil((whole - part) / stride) + 1)]
@@ -303,7 +313,10 @@ def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
-    """Return the logits of a whole image, padded with zeros to a multiple of the patch size."""
+    """Return the logits of an image, (classes, height, width), encoded as a whole.
+
+    The image is padded with zeros to a multiple of the patch size.
+    """
     patch = model.config.patch_size
     rows, columns = (max(2, math.ceil(side / patch)) for side in image.shape[1:])
     size = rows * patch, columns * patch
@@ -313,7 +326,7 @@ def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeImageConfig(SegmenterConfig):
-    """Configuration of a segmenter for a number of rows and columns of patches."""
+    """Configuration of a segmenter for `rows` x `columns` patches."""
 
     rows: int
     columns: int
@@ -324,9 +337,9 @@ class WholeImageConfig(SegmenterConfig):
 
 
 def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
-    """Return a model for another grid of patches, which shares all weights but the positions.
+    """Return a model for `rows` x `columns` patches that shares the weights of `model`.
 
-    Learned positions are interpolated (bicubic).
+    Only learned positions are not shared: they are interpolated (bicubic).
     """
     length = Grid(rows, columns, model.config.grid.prefix).length
     # The configuration checks the length against its own square grid too.
@@ -341,5 +354,5 @@ def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
 
 
 def classes_of(logits: Tensor, size: Sequence[int]) -> Tensor:
-    """Resize logits (classes, rows, columns) to `size`; return the best class of each pixel."""
+    """Resize logits (classes, rows, columns) to `size`; return each pixel's best class."""
     return resize(logits[None], size)[0].argmax(0)

@@ -40,8 +40,8 @@ SHOWN, OVERLAYS = 32, 4
 class MaskClasses:
     """Mapping from the numbers in masks to classes.
 
-    With `reduce_zero_label` 0 is ignored and all other numbers are reduced by one. `ignored` has
-    numbers before this reduction.
+    With `reduce_zero_label`, 0 is ignored and all other numbers are reduced by one. `ignored` lists
+    further numbers that are ignored, as the masks have them before this reduction.
     """
 
     def __init__(
@@ -54,9 +54,10 @@ class MaskClasses:
         self.table = found.astype(np.uint8)
 
     def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Return the classes of a stored mask, `IGNORED` for none; both uint8.
+        """Return the class of each pixel of a stored mask, or `IGNORED`; both masks are uint8.
 
-        An unknown class raises BrokenImage.
+        Raises:
+            BrokenImage: If the mask has an unknown class.
         """
         found = self.table[stored]
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
@@ -70,9 +71,10 @@ class MaskClasses:
 
 
 def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image's pixels, (height, width, channels), and its classes, (height, width).
+    """Return an image's pixels (height, width, channels) and their classes (height, width).
 
-    A BrokenImage is raised if image or mask can't be read, or their sizes differ.
+    Raises:
+        BrokenImage: If the image or the mask can't be read, or if their sizes differ.
     """
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
@@ -84,7 +86,10 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
 def count_pixels(
     split: ImageSplit, indices: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return how often each number is in some masks after `read`, int64 (256,)."""
+    """Return how often each number occurs in some masks, int64 (256,).
+
+    `indices` choose the masks, and `read` is applied to each mask.
+    """
     counts = np.zeros(256, np.int64)
     for index in indices.tolist():
         with suppress(BrokenImage):
@@ -93,9 +98,12 @@ def count_pixels(
 
 
 def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
-    """Return the numbers that occur in the masks of splits and have a class, in ascending order.
+    """Return the numbers in the splits' masks that are not ignored, in ascending order.
 
-    Of a large split a sample of the masks is read. Masks with class 0 alone raise ValueError.
+    If a split is large, only a sample of its masks is read.
+
+    Raises:
+        ValueError: If the masks have no class but 0.
     """
     counts = [count_pixels(s, evenly_spaced(len(s), SAMPLE), lambda mask: mask) for s in splits]
     numbers = np.flatnonzero(np.any(counts, 0) & (masks.table != IGNORED))
@@ -105,7 +113,7 @@ def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray
 
 
 def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
-    """Return a warning if half of the classes or more do not occur in the masks, else ""."""
+    """Return a warning if at least half of the classes are missing in the masks, else ""."""
     if 2 * len(numbers) > classes:
         return ""
     shown = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
@@ -117,8 +125,9 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     """Return a confusion matrix of pixels, without synchronising with the device.
 
-    Labels, with `IGNORED` for none, and answers have the same shape. The result is int64 (classes,
-    classes): rows are right classes, columns predicted ones.
+    `labels` are the right classes, or `IGNORED`. `answers` are the predicted classes, in the same
+    shape. The result is int64 (classes, classes): rows are right classes, and columns are predicted
+    classes.
     """
     pair = labels.long() * classes + answers
     last = torch.full_like(pair, classes * classes)
@@ -137,9 +146,10 @@ def segmentation_scores(
         names: Names of the classes.
 
     Returns:
-        "iou_NAME": intersection over union of each class that occurs or is predicted; "mean_iou":
-        its mean over these classes; "mean_accuracy": share of a class's pixels that are right,
-        averaged over the classes that occur; "pixel_accuracy": share of all pixels that are right.
+        "iou_NAME" is the intersection over union of each class that occurs or is predicted, and
+        "mean_iou" is its mean over these classes. "mean_accuracy" is the share of a class's pixels
+        that are predicted right, averaged over the classes that occur. "pixel_accuracy" is the
+        share of all pixels that are predicted right.
 
     Raises:
         ValueError: If no pixel has a class.
@@ -175,7 +185,7 @@ class Segmentation(FineTuning):
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the classes in the order of their numbers, or the numbers."""
+        """Names of the classes in the order of their numbers; without names, the numbers."""
         given = list(self.data_config.classes or self.splits.classes)
         return given or [str(number) for number in range(self.classes)]
 
@@ -212,7 +222,7 @@ class Segmentation(FineTuning):
         self.check_pretrained()
 
     def _check_masks(self, split: ImageSplit) -> None:
-        """Check that one of a few pairs can be read."""
+        """Check that at least one of a few pairs of image and mask can be read."""
         problem = ""
         for index in evaluation_order(len(split))[:CHECKED].tolist():
             try:
@@ -242,10 +252,10 @@ class Segmentation(FineTuning):
         return {**super().dummy_batch(examples), "masks": masks}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the cross-entropy of both heads summed over all pixels with a class.
+        """Return the weighted sum of both heads' cross-entropy over all pixels with a class.
 
-        The logs are "pixel_accuracy", and "broken", the share of these pixels in images that
-        replace unreadable ones.
+        "pixel_accuracy" is logged. "broken" is the share of these pixels that are in images which
+        replace unreadable images.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED
@@ -260,9 +270,9 @@ class Segmentation(FineTuning):
     def validation_batches(self) -> LazyBatches:
         """Return batches of validation images in a fixed random order.
 
-        A batch has lists of "images" and "masks", and "broken". `data.fit` resizes an image but not
-        its mask, because classes are compared at the mask's size. A blank image whose pixels are
-        all ignored replaces a broken one.
+        A batch has a list of "images", a list of "masks", and "broken". `data.fit` resizes an image
+        but not its mask, because classes are compared at the mask's size. A blank image, whose
+        pixels are all ignored, replaces a broken image.
         """
         held, input_format = self.splits.validation, self.input_format
         blank = input_format.blank, np.full(input_format.blank.shape[1:], IGNORED, np.uint8)
@@ -314,7 +324,10 @@ class Segmentation(FineTuning):
 
     @torch.no_grad()
     def segment(self, model: nn.Module, pixels: np.ndarray) -> np.ndarray:
-        """Return classes, uint8 (height, width), of pixels, uint8 (height, width, channels)."""
+        """Return the classes (height, width) of an image's pixels (height, width, channels).
+
+        Both are uint8.
+        """
         assert isinstance(model, Segmenter)
         image = self.input_format_of().normalise(resize_to_fit(pixels, self.data_config.fit))
         device = next(model.parameters()).device
@@ -322,7 +335,7 @@ class Segmentation(FineTuning):
         return classes_of(logits, pixels.shape[:2]).cpu().numpy().astype(np.uint8)
 
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
-        """Return the classes of images by their share of pixels, and segmentations as pictures."""
+        """Return each image's classes with their shares of its pixels, and a picture of them."""
         from magneto.vision.figures import overlay_png
 
         found = []
@@ -340,7 +353,10 @@ class Segmentation(FineTuning):
 
 
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
-    """Return the summed cross-entropy of logits (batch, classes, height, width) and masks."""
+    """Return the summed cross-entropy of the pixels that have a class.
+
+    Logits are (batch, classes, height, width), and masks are (batch, height, width).
+    """
     return F.cross_entropy(logits, masks, ignore_index=IGNORED, reduction="sum")
 
 

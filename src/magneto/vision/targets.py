@@ -1,7 +1,7 @@
 """Targets of masked image modelling: block masking, image tokenizers and their codes.
 
-An image tokenizer gives each patch a code, the number of the nearest vector. The vectors are a
-trained codebook (VQ-KD, arXiv 2208.06366) or the centres of k-means of the patches' own pixels.
+An image tokenizer gives each patch a code, which is the index of the nearest vector. The vectors
+are a trained codebook (VQ-KD, arXiv 2208.06366), or the centres of k-means of the patches' pixels.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ VERB = "train image-modelling/tiny --data.image_tokenizer"
 class BlockMasking:
     """Block-wise masking (BEiT) of the same number of patches in every image.
 
-    Blocks of at least 16/196 of the patches are sampled until the count is reached. Blocks may
-    overlap and are smaller than the grid in both directions. Surplus patches are unmasked at
-    random; if no block fits, single patches are masked.
+    Blocks of at least 16/196 of the patches are sampled until enough patches are masked. Blocks may
+    overlap, and are smaller than the grid in both directions. If too many patches are masked, some
+    are unmasked at random. If no block fits, single patches are masked.
     """
 
     def __init__(self, rows: int, columns: int, ratio: float) -> None:
@@ -62,7 +62,7 @@ class BlockMasking:
         self.smallest = max(1.0, SMALLEST * patches)
 
     def draw(self, random: np.random.Generator) -> np.ndarray:
-        """Return the numbers of the masked patches in ascending order, int64 (count,)."""
+        """Return the indices of the masked patches in ascending order, int64 (count,)."""
         hidden = np.zeros((self.rows, self.columns), bool)
         left = self.count
         while left > 0:
@@ -78,7 +78,7 @@ class BlockMasking:
         return np.flatnonzero(flat)
 
     def _add_block(self, hidden: np.ndarray, left: int, random: np.random.Generator) -> int:
-        """Mask one more block of at most `left` new patches; return the number of new patches."""
+        """Mask one more block in `hidden`; return its number of new patches, at most `left`."""
         # With fewer patches left than the smallest block has, a block that overlaps others may fit.
         low, high = sorted((self.smallest, float(left)))
         areas = random.uniform(low, high, TRIES)
@@ -100,9 +100,9 @@ class BlockMasking:
 
 
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
-    """Return the index of the vector most similar to each row by cosine, the first of equal ones.
+    """Return for each row the index of the vector with the largest cosine, the first if several.
 
-    Vectors are (count, width), of length 1.
+    Rows are (rows, width), and vectors are (count, width) and have length 1.
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
@@ -112,7 +112,8 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Return the centres of k-means by cosine, initialised with random rows.
 
     A cluster without rows keeps its centre. If there are fewer rows than clusters, the other
-    centres are random directions. Rows are (rows, width), centres (count, width), both of length 1.
+    centres are random directions. Rows are (rows, width) and centres are (count, width); both have
+    length 1.
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -126,10 +127,10 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 
 
 class Codebook(nn.Module):
-    """Codebook: `codes` directions of `width` numbers, and how often each is used, as a share.
+    """Codebook: the direction of each code, (codes, width), and its share of all features.
 
-    Directions and shares are moving averages with this `decay`. A code is revived when its use
-    falls below `revive_below` / `codes`.
+    Directions and shares are moving averages with the decay `decay`. A code is revived when its
+    share falls below `revive_below` / `codes`: it gets part of a frequent code's features.
     """
 
     vectors: Tensor
@@ -157,14 +158,14 @@ class Codebook(nn.Module):
         nn.init.zeros_(self.seen)
 
     def directions(self) -> Tensor:
-        """Return the vectors of the codes, (codes, width), of length 1."""
+        """Return the codes' vectors, normalised to length 1, (codes, width)."""
         return F.normalize(self.vectors, dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the code of each feature; in training also accumulate the features.
+        """Return each feature's code and the code's vector; in training, accumulate the features.
 
-        Features are (..., width), of length 1. The result is codes (...) and their vectors (...,
-        width), without gradients.
+        Features are (..., width), and have length 1. Codes are (...), and vectors are (..., width).
+        Neither has gradients.
         """
         with torch.no_grad():
             rows, directions = features.detach().flatten(0, -2), self.directions()
@@ -187,7 +188,8 @@ class Codebook(nn.Module):
     def end_step(self, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update each code towards the mean of its features, and revive unused codes.
 
-        `add_up` adds the tensors of all ranks; micro-batches and ranks do not change the result.
+        `add_up` adds the tensors of all ranks. The result does not depend on the number of
+        micro-batches and ranks.
         """
         seen = add_up(self.seen)
         sums, counts = seen[..., :-1].sum(0), seen[..., -1].sum(0)
@@ -202,8 +204,9 @@ class Codebook(nn.Module):
     def _revive(self, seen: Tensor) -> None:
         """Give each unused code the smaller half of a frequent code's features.
 
-        The codes with the largest smaller halves are split first, each once. Both codes then get
-        half of their summed use, so that the new one is not revived again at once.
+        A frequent code is split at most once; those with the largest smaller halves come first.
+        Each of the two codes then gets half of the sum of their shares, so that the new code is not
+        revived again at once.
         """
         smaller, half = seen[..., -1].min(0)
         takers = self.use.argsort(stable=True)
@@ -235,7 +238,7 @@ class ImageTokenizer(ImageEncoder):
         self.codebook = Codebook(config.codes, config.code_width, config.decay, config.revive_below)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return features (batch, patches, code_width), of length 1, of images."""
+        """Return the images' features (batch, patches, code_width), which have length 1."""
         x = self.encoder(self.embed(images))[:, self.config.prefix :]
         # Without autocast: codes depend on small differences.
         with without_autocast(images):
@@ -246,25 +249,25 @@ class ImageTokenizer(ImageEncoder):
             return self.codebook(features)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the codes, int64 (batch, patches), of images in [-1, 1]."""
+        """Return the codes of images in [-1, 1], int64 (batch, patches)."""
         return self.quantise(self.features(images))[0]
 
 
 def patch_pixels(images: Tensor, size: int) -> Tensor:
-    """Return the pixels of each patch and a constant, so that brightness changes the direction.
+    """Return the pixels of each patch, and a constant, (batch, patches, channels * size² + 1).
 
-    Images are (batch, channels, height, width) in [-1, 1]. The result is (batch, patches, channels
-    * size² + 1).
+    Because of the constant, brightness changes the direction of the vector. Images are (batch,
+    channels, height, width) in [-1, 1].
     """
     patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)
 
 
 class PatchTokenizer(nn.Module):
-    """Image tokenizer without an encoder: k-means of the patches' own pixels.
+    """Image tokenizer without an encoder: k-means of the patches' pixels.
 
-    `config` is an `ImageInputConfig` with `codes`. `batches` are images in [-1, 1], (batch,
-    channels, height, width).
+    `config` is an `ImageInputConfig` with a field `codes`. Each of the `batches` has images in
+    [-1, 1], (batch, channels, height, width).
     """
 
     vectors: Tensor
@@ -283,7 +286,7 @@ class PatchTokenizer(nn.Module):
         self.register_buffer("vectors", vectors)
 
     def directions(self, images: Tensor) -> Tensor:
-        """Return the patches of images as directions of length 1 (batch, patches, width)."""
+        """Return the patches of images as vectors of length 1, (batch, patches, width)."""
         return F.normalize(patch_pixels(images, self.config.input_sizes[1]), dim=-1)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -298,7 +301,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 class CodeTargets(nn.Module):
-    """Frozen image tokenizer that reads a model's input and undoes its normalisation."""
+    """Frozen image tokenizer that reads a model's input, after undoing the normalisation."""
 
     scale: Tensor
     shift: Tensor
@@ -317,12 +320,12 @@ class CodeTargets(nn.Module):
         self.register_buffer("shift", 2 * mean - 1, persistent=False)
 
     def view(self, images: Tensor) -> Tensor:
-        """Return the model's input, (batch, channels, height, width), in [-1, 1]."""
+        """Return the model's input with pixels in [-1, 1], (batch, channels, height, width)."""
         return images * self.scale + self.shift
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Return the codes, int64 (batch, patches), of the model's input."""
+        """Return the codes of the model's input, int64 (batch, patches)."""
         return self.tokenizer.encode(self.view(images))
 
     def digest(self) -> str:
@@ -330,7 +333,7 @@ class CodeTargets(nn.Module):
 
 
 class CodePrediction(ImageInputTask):
-    """Task that predicts codes of masked patches, which a frozen image tokenizer gives.
+    """Task that predicts the codes that a frozen image tokenizer gives to masked patches.
 
     Attributes:
         patches: Masking of patches.
@@ -353,7 +356,7 @@ class CodePrediction(ImageInputTask):
                             self.plain_batches)  # fmt: skip
 
     def codes(self) -> int:
-        """Return the number of codes; ValueError if the recipe sets another number."""
+        """Return the number of codes; raise ValueError if the recipe sets another number."""
         wanted, codes = self.model_config.codes, self.targets.codes
         if wanted not in (None, codes):
             raise ValueError(f"model.codes is {wanted}, but the image tokenizer has {codes} codes: "
@@ -385,11 +388,17 @@ def load_targets(
 ) -> CodeTargets:
     """Return a frozen image tokenizer, on the CPU.
 
-    `name` is the directory of a run, builtin:patches, or builtin:noise (random codes, for
-    planning). `config` is an `ImageInputConfig` with `codes`. For builtin:patches, `batches`
-    returns batches of training images in [-1, 1]. `normalisation` is that of the model's images. A
-    run whose image sizes differ from the model's raises ValueError, and so does a missing number of
-    codes if `name` is not a run.
+    Args:
+        name: Directory of a run, builtin:patches, or builtin:noise, which gives random codes for
+            planning.
+        config: Configuration of the model: an `ImageInputConfig` with a field `codes`.
+        normalisation: Normalisation of the model's images.
+        seed: Seed of k-means.
+        batches: Function that returns batches of training images in [-1, 1], for builtin:patches.
+
+    Raises:
+        ValueError: If the run's image sizes differ from the model's, or if `name` is not a run and
+            `config.codes` is None.
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)
@@ -408,7 +417,7 @@ def load_targets(
 
 
 def tokenizer_run(name: str) -> tuple[Path, Any] | None:
-    """Return an image tokenizer's run and model configuration; None if it has no run."""
+    """Return an image tokenizer's run and model configuration; None for a built-in one."""
     if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         return None
     from magneto.runs import resolved_recipe  # other users of this module open no run

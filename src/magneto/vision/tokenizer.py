@@ -2,9 +2,9 @@
 
 A decoder predicts a teacher's features from the codes of `magneto.vision.targets.ImageTokenizer`. A
 teacher is a frozen module with a `width` and a `forward`. `forward` maps images (batch, channels,
-height, width) in [-1, 1] to features (batch, patches, width), of which only the direction counts.
-The codebook has no gradient. Moving averages over all micro-batches and ranks update the codebook
-once a step (arXiv 2208.06366, section 3.1).
+height, width) in [-1, 1] to features (batch, patches, width). Only the features' directions count.
+The codebook has no gradient. Moving averages over all micro-batches and ranks update it once per
+step (arXiv 2208.06366, section 3.1).
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     """Return histograms of gradient directions, (batch, 9, height / cell, width / cell).
 
-    Each gradient counts with its length, as in scikit-image's `hog` without normalisation.
-    Gradients are central differences, 0 at the border, of the channel with the longest gradient.
-    Directions are unsigned, and each is in one bin. A cell has the mean over its pixels.
+    As in scikit-image's `hog` without normalisation, the weight of a gradient is its length.
+    Gradients are central differences, and are 0 at the border. Each pixel has the gradient of the
+    channel in which it is longest. Directions are unsigned, and each falls in one bin. A cell's
+    histogram is the mean over its pixels.
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)
     down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
@@ -67,7 +68,7 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 class HogTeacher(nn.Module):
     """Teacher of histograms of gradients, as in MaskFeat (arXiv 2112.09133).
 
-    A patch of 8 pixels or more a side has four cells; a smaller patch has one cell.
+    A patch has four cells if its side is even and at least 8 pixels. Other patches have one cell.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -99,8 +100,8 @@ class PixelTeacher(nn.Module):
 class PretrainedTeacher(nn.Module):
     """Teacher from transformers, with its own image size and normalisation.
 
-    Features are those of the patches: CLIP's (arXiv 2103.00020) after final norm and projection,
-    those of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final norm.
+    The features are those of the patches. CLIP's (arXiv 2103.00020) are taken after final norm and
+    projection, and those of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final norm.
     """
 
     image_mean: Tensor
@@ -135,7 +136,7 @@ class PretrainedTeacher(nn.Module):
         self.width = vision.projection_dim if self.projects else vision.hidden_size
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Return the features of all tokens of normalised images; the patches come last."""
+        """Return the features of all tokens of normalised images; the patches follow the others."""
         if not self.projects:
             return self.model(images).last_hidden_state
         vision = self.model.vision_model
@@ -187,9 +188,9 @@ class TokenizerDistillation(nn.Module):
         """Encode, quantise and decode images (batch, channels, height, width).
 
         Returns:
-            Predictions of the teacher's features, (batch, patches, target_width); codes (batch,
-            patches); and the mean squared difference of feature and code, with a gradient for the
-            feature only.
+            Predictions of the teacher's features, (batch, patches, target_width). Codes, (batch,
+            patches). Mean squared differences between feature and code vector, (batch, patches),
+            whose gradient flows only to the feature.
         """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)
@@ -200,10 +201,10 @@ class TokenizerDistillation(nn.Module):
 
 
 class ImageTokenization(ImageTask):
-    """Training of an image tokenizer; the loss per patch is 1 - cosine plus the commitment loss.
+    """Training of an image tokenizer.
 
-    The codebook is initialised by k-means of the first batches and updated by moving averages, both
-    over all ranks and micro-batches.
+    The loss per patch is 1 - cosine plus the weighted commitment loss. K-means of the first batches
+    initialises the codebook, and moving averages update it. Both use all ranks and micro-batches.
     """
 
     whole_model = "k-means of the codebook runs only the encoder of the image tokenizer"
@@ -263,7 +264,7 @@ class ImageTokenization(ImageTask):
         return Loss(total, count, logs)
 
     def _measure(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return 1 - cosine, the distance to the code, and the code, each (batch, patches)."""
+        """Return 1 - cosine, the distance to the code, and the code; each is (batch, patches)."""
         images = batch["images"]
         with torch.no_grad():
             wanted = self.teacher(images)
@@ -287,8 +288,8 @@ class ImageTokenization(ImageTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the loss, the cosine and the use of codes, measured on the validation images.
 
-        "codebook_use" is the share of codes that occur; "codebook_perplexity" is the exponential of
-        the entropy of their frequencies.
+        "codebook_use" is the share of codes that occur. "codebook_perplexity" is the exponential of
+        the entropy of the codes' frequencies.
         """
         count, used = count_patches(sums), [share for share in sums["used"] if share]
         apart = sums["apart"] / count
@@ -311,7 +312,7 @@ class ImageTokenization(ImageTask):
         return {"loss": 1 - cosine.mean().item(), "cosine": cosine.mean().item()}
 
     def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the teacher's features as directions, (patches of all images, width)."""
+        """Return the teacher's features as vectors of length 1, (patches of all images, width)."""
         device = next(self.teacher.buffers(), torch.empty(0)).device
         images = batch["images"][~batch["broken"]].to(device)
         return F.normalize(self.teacher(images), dim=-1).flatten(0, 1).cpu()

@@ -1,7 +1,7 @@
 """Image transforms: cropping, resizing and normalisation.
 
 A crop is chosen before decoding, so that a JPEG may be decoded at a smaller size. A transform is a
-function of a picture and a random generator; it returns float32 (channels, height, width).
+function of a picture and a random generator that returns float32 (channels, height, width).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
 
     The result, uint8 (size, size, channels), equals that of torchvision's Resize(resize) and
-    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed: first horizontally, then
-    vertically, and with rounding in between, as Pillow resizes a whole picture.
+    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed. It is resized horizontally,
+    rounded, and resized vertically, as Pillow does with a whole picture.
     """
     image = to_image(picture.pixels())
     shorter = min(image.size)
 
     def source_span(side: int) -> tuple[float, float]:
-        """Return the two ends of the crop in pixels of a side of the source."""
+        """Return where the crop begins and ends on a side of `side` pixels of the picture."""
         resized = int(resize * side / shorter)
         start, scale = round((resized - size) / 2), side / resized
         return start * scale, min((start + size) * scale, side)
@@ -62,10 +62,11 @@ def random_crop_box(
     ratio: tuple[float, float],
     random: np.random.Generator,
 ) -> Box:
-    """Sample a rectangle, given ranges of its share of the image's area and of its aspect ratio.
+    """Sample a random rectangle of a picture.
 
-    As in torchvision's RandomResizedCrop, the ratio is sampled on a log scale. After `TRIES`
-    rectangles that do not fit, the largest allowed one in the centre is used.
+    `scale` is the range of the rectangle's share of the area, and `ratio` the range of its aspect
+    ratio. As in torchvision's RandomResizedCrop, the aspect ratio is sampled on a log scale. If
+    `TRIES` rectangles do not fit, the largest allowed rectangle in the centre is used.
     """
     height, width = picture.height, picture.width
     for _ in range(TRIES):
@@ -84,9 +85,9 @@ def random_crop_box(
 def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
     """Crop a box and resize it to a square, uint8 (size, size, channels), by bicubic resampling.
 
-    The result equals that of torchvision's resized_crop if the image is decoded at full size. With
-    `reduce` a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, if the crop is then not smaller
-    than the result. The smaller size decodes faster, and the blur differs slightly.
+    If the image is decoded at full size, the result equals that of torchvision's resized_crop. With
+    `reduce`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, as long as the crop is not
+    smaller than the result. Decoding is then faster, and the blur differs slightly.
     """
     least = min(box.height, box.width)
     scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))
@@ -105,7 +106,7 @@ def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False)
 
 
 def size_to_fit(height: int, width: int, fit: tuple[int, int] | None) -> tuple[int, int]:
-    """Return height and width of an image resized to fit within a (longer, shorter) side."""
+    """Return the height and width of an image after `resize_to_fit`."""
     if fit is None:
         return height, width
     factor = min(max(fit) / max(height, width), min(fit) / min(height, width))
@@ -113,7 +114,10 @@ def size_to_fit(height: int, width: int, fit: tuple[int, int] | None) -> tuple[i
 
 
 def resize_to_fit(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
-    """Resize pixels bilinearly to fit within a (longer, shorter) side; the aspect ratio stays."""
+    """Resize pixels bilinearly to the largest size within `fit`, and keep the aspect ratio.
+
+    `fit` is the maximum of the longer and of the shorter side; None does not resize.
+    """
     height, width = pixels.shape[:2]
     rows, columns = size_to_fit(height, width, fit)
     if (rows, columns) == (height, width):
@@ -134,7 +138,7 @@ def from_image(image: Any) -> np.ndarray:
 
 
 def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
-    """Convert pixels to a number of channels: grey is repeated, colours become luminance."""
+    """Convert pixels to 1 or 3 channels: grey is repeated, and colours become luminance."""
     if pixels.shape[2] == channels:
         return pixels
     image = to_image(pixels).convert("L" if channels == 1 else "RGB")
@@ -159,7 +163,7 @@ class InputFormat:
 
     @property
     def blank(self) -> np.ndarray:
-        """Blank image: zeros."""
+        """Normalised image of zeros, float32 (channels, size, size)."""
         return np.zeros((self.channels, self.size, self.size), np.float32)
 
     def normalise(self, pixels: np.ndarray) -> np.ndarray:
@@ -173,9 +177,9 @@ class InputFormat:
         return found
 
     def restore(self, image: np.ndarray) -> np.ndarray:
-        """Convert a normalised image to pixels to display, uint8 (height, width, channels).
+        """Convert a normalised image to pixels for a display, uint8 (height, width, channels).
 
-        The largest possible pixel value becomes 255.
+        The pixel value `peak` becomes 255.
         """
         planes = zip(image, *self._scale, strict=False)
         pixels = np.stack([plane * std + mean for plane, mean, std in planes], -1)
@@ -189,7 +193,7 @@ class InputFormat:
 
 @dataclass(frozen=True)
 class CentreCrop:
-    """Transform of validation images: resize the shorter side, crop the centre."""
+    """Transform of validation images: resize the shorter side to `resize`, and crop the centre."""
 
     input_format: InputFormat
     resize: int
@@ -201,9 +205,10 @@ class CentreCrop:
 
 
 def validation_transform(data: Any, input_format: InputFormat) -> CentreCrop:
-    """Return the transform of validation images; ValueError if the crop exceeds `data.resize`.
+    """Return the transform of validation images, for a configuration `data` with `resize`.
 
-    `data` is a configuration with a field `resize`.
+    Raises:
+        ValueError: If the model's image size exceeds `data.resize`.
     """
     resize = data.resize or input_format.size
     if resize < input_format.size:
