@@ -192,7 +192,7 @@ class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
     Args:
-        dataset: Data set that has only this column and does not decode it.
+        dataset: Data set that has only this column, with decoding switched off.
         column: Name of the column.
         where: Source, for messages.
     """

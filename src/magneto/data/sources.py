@@ -66,7 +66,7 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split for the last word such as "train" or "val" in a path; None without one."""
+    """Return the split that a path's last word such as "train" or "val" names; None without one."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 

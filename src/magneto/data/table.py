@@ -138,7 +138,7 @@ class Table:
         return next((plain[name] for name in COLUMN_ALIASES[what] if name in plain), None)
 
     def no_column(self, *wanted: str) -> ValueError:
-        """Return an error with advice: the first of the wanted columns is missing."""
+        """Return an error with advice for a table without the first of the `wanted` columns."""
         names = join_words([abbreviate(name) for name in self.columns]) or "none"
         line = f"{self.where} has no column {wanted[0]!r} among {names}. Set "
         line += f"data.{wanted[0]}_column"

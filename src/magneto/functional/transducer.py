@@ -172,7 +172,7 @@ def transducer_alignment(
 
 
 def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return the function with a graph break before it in compiled models.
+    """Return the function, with a graph break before each call in compiled models.
 
     Without a graph break, every tile and diagonal would be unrolled into the compiled graph for
     each shape.
@@ -474,7 +474,7 @@ def is_fake(tensor: Tensor) -> bool:
 
 
 def without_values(tensor: Tensor) -> bool:
-    """Return whether a tensor has a shape only: a meta or fake tensor."""
+    """Return whether a tensor has a shape but no values: a meta or fake tensor."""
     return tensor.is_meta or is_fake(tensor)
 
 

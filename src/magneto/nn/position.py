@@ -184,7 +184,7 @@ class GridIndex(GridEncoding):
 
 
 class SharedGridBias(GridIndex):
-    """Bias per head and relative place, shared by all layers, initially 0 (arXiv 2106.08254)."""
+    """Bias per head and relative position, shared by all layers, initially 0 (arXiv 2106.08254)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -196,7 +196,7 @@ class SharedGridBias(GridIndex):
 
 
 class GridRotaryTable(GridEncoding):
-    """Rotary angles on a grid, by row for half of each head's features, else by column (EVA-02).
+    """Rotary angles on a grid: half of each head's features rotate by row, half by column (EVA-02).
 
     Rows and columns are stretched to the size of `reference_grid`, as in the code of arXiv
     2303.11331.
@@ -232,7 +232,7 @@ def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def bias_rows(grid: Grid) -> int:
-    """Return a bias table's number of rows: one per relative place, and three for the prefix."""
+    """Return a bias table's number of rows: one per relative position, and three for the prefix."""
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
 

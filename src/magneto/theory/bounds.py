@@ -68,7 +68,7 @@ class Scales:
         w: float | Sequence[float],
         alpha: float = 1.0,
     ) -> Scales:
-        """Return scales of a number of sublayers; a single number applies to all.
+        """Return the scales of `sublayers` sublayers; a single number applies to all of them.
 
         Raises:
             ValueError: If a sequence has another length.
@@ -166,7 +166,8 @@ class Family:
         """Return q_l of every sublayer.
 
         Raises:
-            ValueError: If the family has no such form, or no weight on the skip connection.
+            ValueError: If the family has no such form, or if alpha is not 1 for a family with
+                `skip` "one".
         """
         if form not in self.backward:
             known = ", ".join(self.backward)

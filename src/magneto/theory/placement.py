@@ -349,7 +349,7 @@ VARIANTS: dict[str, Placement] = {
         ),
     )
 }
-"""Variants of rows, which recipes may name too."""
+"""Variants of the placements in `PLACEMENTS`; recipes may name both."""
 
 
 def find_placement(name: str | Placement) -> Placement:

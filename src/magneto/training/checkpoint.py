@@ -85,7 +85,7 @@ to one file, or to one file per rank."""
 
 
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
-    """Return this rank's pieces of parameters and persistent buffers, each tied tensor once.
+    """Return this rank's rows of parameters and persistent buffers, each tied tensor once.
 
     If `average` is not None, it replaces the model's weights.
     """
@@ -130,7 +130,7 @@ def load_pieces(
 
 
 def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Piece]:
-    """Return this rank's pieces of the optimizer's state, named "exp_avg/decoder.head.weight"."""
+    """Return this rank's rows of optimizer state; a name is "exp_avg/decoder.head.weight"."""
     names = {id(parameter): name for name, parameter in unwrap(model).named_parameters()}
     return {
         f"{kind}/{names[id(parameter)]}": piece_of(torch.as_tensor(value))
@@ -159,7 +159,7 @@ def load_optimizer(
 
 
 def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:
-    """Return this rank's pieces of the weights' mean over directories, summed in float64."""
+    """Return this rank's rows of the mean of the directories' weights, summed in float64."""
     held = [open_tensors(directory) for directory in directories]
     averaged = {}
     for name, piece in pieces.items():

@@ -36,7 +36,7 @@ def build_optimizer(
 
     Raises:
         ValueError: If one of the `multipliers` of the learning rate names no parameter, or if the
-            optimizer is not AdamW with the parametrization "mup", whose factors are Adam's.
+            parametrization is "mup", whose factors are Adam's, and the optimizer is not AdamW.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)

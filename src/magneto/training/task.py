@@ -143,7 +143,7 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
 
-        The method also runs on the meta device, for initialisation module by module
+        The method also runs on the meta device, to initialise weights module by module
         (`magneto.training.model`) and to count operations.
         """
 
