@@ -47,7 +47,8 @@ COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Co
 CROPS = 10
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]
-"""Function of image, strength from 0 to 1 and random generator that returns a changed image."""
+"""Function that changes an image. Its arguments are the image, a strength from 0 to 1, and a random
+generator."""
 
 
 def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
@@ -211,8 +212,8 @@ class Augmentation:
 class PairedAugmentation:
     """Augmentation of training images and their masks; a crop has the model's image size.
 
-    First, an image is resized to fit within `fit`, the maximum of its longer and of its shorter
-    side in pixels.
+    An image is first resized to fit within `fit`: the maximum of the longer side and the maximum of
+    the shorter side, in pixels.
     """
 
     input_format: InputFormat

@@ -43,7 +43,7 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return the example `index` and its index; if its image is broken, those of a random one.
+    """Return an example and its index: those of `index` or, if it is broken, of a random example.
 
     `key` (seed and draw) and `index` determine the random numbers.
 

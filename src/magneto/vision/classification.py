@@ -85,8 +85,8 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
 def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
     """Return the sums over a batch from which `classification_scores` computes metrics.
 
-    Logits are float32 (batch, classes). They are -inf for a class that is not a candidate. A
-    broken image counts as wrong.
+    Logits are float32 (batch, classes), with -inf for a class that is not a candidate. A broken
+    image counts as wrong.
     """
     best = logits.topk(min(5, logits.shape[1]), 1).indices
     hits = (best == labels[:, None]) & ~broken[:, None]

@@ -60,8 +60,8 @@ LEAST_PATCH = 2
 def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
-    A size that is not None stays. A derived image size is at most `LARGEST_SIDE`, and a derived
-    patch size gives at most `PATCHES` patches per side.
+    Only a size that is None is derived. A derived image size is at most `LARGEST_SIDE`, and a
+    derived patch size gives at most `PATCHES` patches per side.
     """
     size = image_size or min(side, LARGEST_SIDE)
     patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
@@ -77,15 +77,16 @@ class ImageInputConfig:
     """Sizes of a model's images and of their patches."""
 
     image_size: Side | None = 224
-    """Height and width of the image in pixels, a multiple of `patch_size`. null takes the image
-    size of the pre-trained run or image tokenizer. Without one, null takes the median of the
-    images' shorter sides, at most 64."""
+    """Height and width of the image in pixels, a multiple of `patch_size`. With null, the image
+    size is that of the pre-trained run or image tokenizer. If there is neither, it is the median of
+    the images' shorter sides, at most 64."""
     patch_size: Side | None = 16
-    """Height and width of a patch in pixels. null takes the patch size of the pre-trained run or
-    image tokenizer. Without one, null chooses at least 2 pixels and at most 8 patches per side."""
+    """Height and width of a patch in pixels. With null, the patch size is that of the pre-trained
+    run or image tokenizer. If there is neither, a patch has at least 2 pixels per side, and an
+    image at most 8 patches per side."""
     channels: Side | None = 3
-    """Channels of the image. null takes the channels of the pre-trained run or image tokenizer.
-    Without one, null is 1 if all of a sample of images are grey, else 3."""
+    """Number of channels of the image. With null, the number is that of the pre-trained run or
+    image tokenizer. If there is neither, it is 1 if all images of a sample are grey, else 3."""
 
     @rule
     def _patches_fill_the_image(self) -> Iterator[str]:
@@ -193,7 +194,7 @@ class PairedAugmentationConfig:
     """Random changes of a training image and its mask, as in mmsegmentation for ADE20k."""
 
     resize: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
-    """Range of the random resizing factor. `data.fit` resizes images before."""
+    """Range of the random resizing factor. Images are first resized to `data.fit`."""
     largest_share: Probability = 0.75
     """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). After
     nine crops with a larger share, the tenth crop is used in any case."""
@@ -219,14 +220,14 @@ class ImageSourceConfig:
     hf:NAME[:CONFIG[:SPLIT]]."""
     validation_source: str | None = None
     """Separate source of validation images. Its validation split is used. If it has none, its test
-    split is used. If it has neither, all its images are used. null uses the validation split of
-    `source`, or holds out images of its training split."""
+    split is used. If it has neither, all its images are used. With null, the validation split of
+    `source` is used, or images of its training split are held out."""
     validation_fraction: Share = 0.2
     """Share of images held out for validation if a source has no validation split. The recipe's
     seed selects the images of built-in sets. A hash of the names selects the images of other
     sources."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers. null uses the classes of the training
+    """Names of the classes in the order of their numbers; null uses the classes of the training
     images."""
     image_column: str | None = None
     """Column of the images; null looks for a column with a usual name."""
@@ -250,7 +251,7 @@ class ImageDataConfig(ImageSourceConfig):
     """Column of the labels; null looks for a column with a usual name, and "" reads no labels."""
     resize: PositiveInt | None = None
     """Shorter side of a validation image after resizing and before the centre crop, in pixels (256
-    for crops of 224 on ImageNet). null uses the model's image_size."""
+    for crops of 224 on ImageNet); null uses the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images."""
 
@@ -410,15 +411,15 @@ class SegmenterConfig(FineTunedImageConfig):
 
     image_size: Side | None = 512
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
-    null takes the image size of the pre-trained run. Without one, null takes the median of the
+    With null, the image size is that of the pre-trained run. Without a run, it is the median of the
     images' shorter sides, at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. null uses the number of the data's class names. Without names, null uses
-    the largest class in the masks plus 1, and reads at most 2,000 masks of each split."""
+    """Number of classes. With null, it is the number of the data's class names. Without names, it
+    is the largest class in the masks plus 1; at most 2,000 masks of each split are read."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read. The last of them must be the top
-    layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. null uses four evenly spaced
-    layers."""
+    layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. With null, the four layers
+    are evenly spaced."""
     head_channels: Width = 768
     """Channels of UperNet (768 for a base model, 1024 for a large one)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
@@ -471,16 +472,17 @@ class SegmentationDataConfig(ImageSourceConfig):
     """builtin:scenes (handwritten digits on a canvas); a folder with images/ and annotations/, or
     with train/ and trainannot/; a table of paths; or hf:NAME[:CONFIG]."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers, after `reduce_zero_label`. null uses the
-    source's names. Without names in the source, the numbers are the names."""
+    """Names of the classes in the order of their numbers, after `reduce_zero_label`. With null, the
+    source gives the names. Without names in the source, the numbers are the names."""
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Numbers in masks that are ignored, before `reduce_zero_label`. 255 is always ignored."""
+    """Numbers that are ignored, as the masks have them before `reduce_zero_label`. The number 255
+    is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Maximum of an image's longer and of its shorter side, in pixels (2048 and 512 for ADE20k).
-    Images are resized to fit before augmentation, and keep their aspect ratio. null does not
-    resize."""
+    Images are resized to fit before augmentation, and keep their aspect ratio. With null, images
+    are not resized."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

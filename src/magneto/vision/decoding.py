@@ -54,7 +54,7 @@ class EncodedPicture:
         refused: Callback that gets the reason if simplejpeg refuses a file that Pillow can decode.
 
     Raises:
-        BrokenImage: If Pillow can't identify the image, or it is larger than `MOST_PIXELS`.
+        BrokenImage: If Pillow can't identify the image, or the image has more than `MOST_PIXELS`.
     """
 
     def __init__(self, content: bytes, refused: Callable[[str], None] = lambda why: None) -> None:
@@ -68,8 +68,8 @@ class EncodedPicture:
     def pixels(self, scale: int = 1) -> np.ndarray:
         """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
 
-        `scale` is one of `SCALES`. A JPEG may be decoded at 1 / `scale` of its size, which the
-        shape of the result shows.
+        `scale` is one of `SCALES`. A JPEG may be decoded at 1 / `scale` of its size; the shape of
+        the result shows whether it was.
         """
         found, why = None, ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
@@ -161,7 +161,7 @@ def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
 def to_rgb(image: Any) -> Any:
     """Convert an opened image of any mode to RGB.
 
-    Pixels of 16 bits are scaled to 8; transparent parts become white.
+    Pixels of 16 bits are scaled to 8 bits, and transparent parts become white.
     """
     if image.mode.startswith("I"):
         wide = np.asarray(image).astype(np.int64)

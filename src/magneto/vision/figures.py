@@ -247,6 +247,7 @@ def overlay_figure(
         f"segmentation-{word}",
         f"Segmentation of {last}",
         f"The image, its mask and the model's segmentation, which is right for {right:.1%} of the "
-        "pixels with a class. The legend has each class's share of mask and segmentation.",
+        "pixels with a class. The legend has each class's share of the mask and of the "
+        "segmentation.",
         overlay_panels(panels, [mask, answer], names),
     )

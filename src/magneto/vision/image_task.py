@@ -73,7 +73,7 @@ def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict
 
     Embeddings (patches, class token, positions) are group 0, and layer l is group l + 1. Everything
     above the layers is the top group, which has the full rate. Each other group has `decay` times
-    the rate of the group above it. {} for `decay` 1.
+    the rate of the group above it. If `decay` is 1, the result is {}.
     """
     if decay == 1:
         return {}

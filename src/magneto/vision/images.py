@@ -196,7 +196,7 @@ class ImageSplit:
         transform: Callable[[Picture, np.random.Generator], np.ndarray],
         random: np.random.Generator,
     ) -> np.ndarray:
-        """Return an example's transformed image. If it has several, they are stacked."""
+        """Return an example's transformed image, or the stack of its images if it has several."""
         images = [transform(picture, random) for picture in self.open_all(index)]
         return images[0] if len(images) == 1 else np.stack(images)
 
@@ -356,7 +356,7 @@ def is_number(word: str) -> bool:
 
 
 def numbered(table: Table, classes: Sequence[str]) -> Table:
-    """Return a table whose labels are the indices of its class names in `classes`.
+    """Return a table in which the index in `classes` replaces each class name.
 
     If no label is one of these names, labels that are whole numbers are the indices, such as the
     folders 0 to 999 of ImageNet-V2.

@@ -100,9 +100,10 @@ class BlockMasking:
 
 
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
-    """Return for each row the index of the vector with the largest cosine, the first if several.
+    """Return, for each row, the index of the vector with the largest cosine.
 
-    Rows are (rows, width), and vectors are (count, width) and have length 1.
+    If several have the largest cosine, it is the first of them. Rows are (rows, width). Vectors are
+    (count, width), and have length 1.
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
@@ -204,9 +205,9 @@ class Codebook(nn.Module):
     def _revive(self, seen: Tensor) -> None:
         """Give each unused code the smaller half of a frequent code's features.
 
-        A frequent code is split at most once; those with the largest smaller halves come first.
-        Each of the two codes then gets half of the sum of their shares, so that the new code is not
-        revived again at once.
+        A frequent code is split at most once. Codes are split in descending order of the size of
+        their smaller half. Each of the two codes then gets half of the sum of their shares, so that
+        the new code is not revived again at once.
         """
         smaller, half = seen[..., -1].min(0)
         takers = self.use.argsort(stable=True)

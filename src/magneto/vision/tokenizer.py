@@ -100,8 +100,9 @@ class PixelTeacher(nn.Module):
 class PretrainedTeacher(nn.Module):
     """Teacher from transformers, with its own image size and normalisation.
 
-    The features are those of the patches. CLIP's (arXiv 2103.00020) are taken after final norm and
-    projection, and those of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final norm.
+    The features are those of the patches. For CLIP (arXiv 2103.00020), they are the features after
+    final norm and projection. For DINO and DINOv2 (arXiv 2104.14294, 2304.07193), they are the
+    features after the final norm.
     """
 
     image_mean: Tensor
