@@ -112,7 +112,7 @@ class Counts(Counter[str]):
 
 
 class StrictCounts(Counts):
-    """Counts for evaluation data, where a skipped record would change the score."""
+    """Counts for evaluation data: a problem raises, as a skipped record would change the score."""
 
     def record(self, kind: str, where: str, why: str) -> None:
         """Raise ValueError with the place and the reason."""

@@ -207,7 +207,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer") -> None:
-    """Raise ValueError if a configured vocabulary is below the `least` size that `whose` needs."""
+    """Raise ValueError if the vocabulary size `wanted` is below the `least` that `whose` needs."""
     if wanted is not None and wanted < least:
         raise ValueError(f"model.vocab_size ({wanted}) is too small for the {least} tokens of "
                          f"{whose}: raise model.vocab_size or leave it out")  # fmt: skip

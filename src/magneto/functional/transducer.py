@@ -10,7 +10,7 @@ over paths are in float64, since float32 has too few digits for log-probabilitie
 Float64 costs little memory, since the sums need only two numbers per cell.
 
 Each cell has as many logits as the vocabulary has tokens. Logits exist for one tile of cells at a
-time. A tile's logits are converted to log-probabilities or, in place, to their own gradient.
+time. A tile's logits are converted to log-probabilities, or in place to the gradient of the loss.
 """
 
 from __future__ import annotations

@@ -327,7 +327,8 @@ class Packing:
 
         Args:
             count: Number of samples of each kind: images alone, pairs, texts alone. If the batch
-                has fewer than `count` samples of a kind, the next samples follow.
+                has fewer than `count` samples of a kind, the samples after them in the batch are
+                used too.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],

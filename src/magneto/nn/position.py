@@ -36,7 +36,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Stack's module without an encoding, and base class of the stack's other modules.
+    """Stack's module without a position encoding; base class of the stack's other position modules.
 
     Without positions, only causal masks depend on order.
     """
