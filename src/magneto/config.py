@@ -63,8 +63,8 @@ class ConfigError(ValueError):
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return "; did you mean ...?" for the known word nearest to `word`, or "".
 
-    Field names of other programs are translated. Any other dotted word is compared first with the
-    keys of its section, then as a whole with all keys, then by its last part.
+    Field names of other programs are translated. Any other dotted word is compared with the keys of
+    its section, then with all keys, then by its last part with all last parts.
     """
     section, _, last = word.rpartition(".")
     if last in FOREIGN_NAMES:

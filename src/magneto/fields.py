@@ -188,7 +188,7 @@ def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
 
 
 def _wanted(hint: Any, mistake: Any, inside: Sequence[Any]) -> str:
-    """Return what a value must be; `inside` is the place of the mistake in the value."""
+    """Describe the allowed values; `inside` is the position of the mistake in the value."""
     kind, value = mistake["type"], mistake["input"]
     if inside and kind != "missing" and get_args(Annotation.of(hint).kind):
         hint = part_of(hint)
@@ -209,10 +209,10 @@ def _wanted(hint: Any, mistake: Any, inside: Sequence[Any]) -> str:
 
 
 def read_text(hint: Any, text: str) -> Any:
-    """Return the value of an annotated type in a text of the command line.
+    """Convert a text of the command line to a value of an annotated type.
 
     Raises:
-        ValueError: If the text has no such value. The message says what it must be.
+        ValueError: If the text can't be converted. The message says what it must be.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -228,7 +228,7 @@ def _read(hint: Any, value: Any, words: bool) -> Any:
     """Convert a value for a field: a list to a tuple, and text to the field's type.
 
     Text is converted if `words` is set: YAML reads 1e-3 as text, and the command line has only
-    text. Text that is not of the field's type stays, and the checks report it.
+    text. Text that can't be converted is returned unchanged, and the checks report it.
     """
     about = Annotation.of(hint)
     origin, parts = get_origin(about.kind), get_args(about.kind)

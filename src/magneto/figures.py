@@ -112,7 +112,8 @@ def as_svg(figure: Figure) -> str:
 def image_grid(rows: Sequence[np.ndarray]) -> bytes:
     """Draw a grid of images on white, enlarged without smoothing, as a PNG.
 
-    Rows have images in [-1, 1], (count, height, width, channels), with equal shapes.
+    Each row is an array of images (count, height, width, channels) with values in [-1, 1]. All rows
+    have the same shape.
     """
     images = ((np.stack(rows).clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
     images = np.broadcast_to(images, (*images.shape[:-1], 3))
@@ -135,8 +136,8 @@ def image_panels(
 ) -> bytes:
     """Draw images with texts above them, in sections with headings, as a PNG.
 
-    A line has `columns` panels, which are `side` inches wide. `legend` has colours of matplotlib
-    and their meanings, on the right.
+    A line has `columns` panels, and each panel is `side` inches wide. `legend`, drawn on the right,
+    has matplotlib colours and their meanings.
     """
     letters = int(side / LETTER)
     lines: list[tuple[float, str | list[tuple[Panel, str]]]] = []
@@ -191,7 +192,7 @@ def confusion_matrix(
     Args:
         counts: Counts by true class and predicted class, (classes, classes).
         names: Names of the classes.
-        most: Maximum classes to draw; the most frequent are drawn.
+        most: Maximum number of classes to draw; the most frequent are drawn.
 
     Returns:
         The SVG, and the number of classes that occur but are not drawn.

@@ -98,7 +98,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file that Magneto wrote; a DamagedError names a file that is not JSON."""
+    """Read a JSON file that Magneto wrote; raise DamagedError if it is not JSON."""
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -106,7 +106,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """Read a JSON object that Magneto wrote; a DamagedError names one without the required keys."""
+    """Read a JSON object that Magneto wrote; raise DamagedError if one of `keys` is missing."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise DamagedError(f"{path} is damaged: it must be a JSON object")
@@ -202,7 +202,7 @@ def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> Non
 def check_directory(path: Path) -> None:
     """Compare a directory with its manifest.
 
-    A file whose size and time of change are those of the manifest is not read.
+    A file is not read if its size and modification time equal those in the manifest.
 
     Raises:
         DamagedError: If a file is missing or has another size or checksum.

@@ -19,7 +19,10 @@ class Progress(Protocol):
     """Receiver of progress counts and lines of text."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Report that `done` of `total` (None: unknown) of `what` is done."""
+        """Report that `done` of the `total` items of the activity `what` are finished.
+
+        `total` is None if it is unknown.
+        """
         ...
 
     def say(self, line: str) -> None: ...

@@ -167,8 +167,8 @@ def pretrained_run(config: Any) -> Path:
 def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
     """Check that a run's encoder has the shape that a configuration describes.
 
-    Of the fields `names`, those that do not change what a model computes and those that the run
-    lacks may differ.
+    The fields `names` must be equal. A field may differ if it does not change what a model
+    computes, or if the run lacks it.
 
     Raises:
         ValueError: If the shapes differ. The message names the options that make them equal.

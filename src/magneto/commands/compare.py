@@ -213,7 +213,7 @@ def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
-    """Run the unfinished cells; return whether all are finished."""
+    """Run the unfinished runs of the sweep; return whether all runs are finished."""
     from magneto.lab.sweep import default_jobs, run_cluster, run_local
 
     jobs = default_jobs() if args.jobs is None else args.jobs

@@ -177,7 +177,10 @@ def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, 
 
 
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
-    """Write a model in a format (None: Magneto's); return the call that loads it."""
+    """Write a model; return the call that loads it.
+
+    `to` names the format; None is Magneto's own.
+    """
     from magneto.hf.conversion import WEIGHTS, WRITTEN, save_weight_file
     from magneto.hf.export import auto_class
 
@@ -200,7 +203,7 @@ def image_processor(config: Any) -> hf.MagnetoImageProcessor:
 
 
 def check_beit3(model: nn.Module, to: str | None) -> None:
-    """Raise ConfigError unless a BEiT-3 with texts is converted to Magneto's format."""
+    """Raise ConfigError unless the model is a BEiT-3 with texts and the format is Magneto's."""
     if not isinstance(model.config, VisionLanguageConfig) or to is not None:
         raise ConfigError(
             ["omit --tokenizer and --labels: they are for BEiT-3 with texts, without --to"]

@@ -196,7 +196,10 @@ def recognition_metrics(
     answers: Sequence[tuple[str, str, str]],
     normalise: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Return interval and further error rates of transcripts; with --write, also write them."""
+    """Return the interval and further error rates of transcripts.
+
+    With --write, also write references and transcripts to a file.
+    """
     from magneto.speech.task import (
         count_references,
         error_rate_half_width,
@@ -386,7 +389,10 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
 
 
 def harness_manager(tasks: Sequence[str], include: Path | None) -> Any:
-    """Check names of tasks; return lm-evaluation-harness's manager unless all are built in."""
+    """Check the names of tasks; return lm-evaluation-harness's task manager.
+
+    Return None if all tasks are built in.
+    """
     theirs = [name for name in tasks if name not in SUITES]
     if not theirs:
         return None

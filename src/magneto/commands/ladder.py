@@ -175,7 +175,7 @@ def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float,
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format each row's best rate and loss at each rung, and the forecast."""
+    """Format each row's best learning rate and loss at each model size, and the forecast."""
     sizes = [f"{found['axis']} {size}" for size in found["sizes"]]
     lines = [["best rate: loss", *sizes, f"{found['target']} (forecast)"]]
     for row, title in found["rows"].items():

@@ -197,7 +197,10 @@ def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, A
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
-    """Return the number of trained parameters of each submodule; shared ones count once."""
+    """Return the number of trained parameters of each submodule.
+
+    A shared parameter counts once.
+    """
     parts, seen = dict[str, int](), set[Any]()
     for name, part in model.named_children():
         own = {p for p in part.parameters() if p.requires_grad} - seen

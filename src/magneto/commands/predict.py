@@ -160,7 +160,8 @@ def predict_readable(
 ) -> Iterator[tuple[Path, Any]]:
     """Yield each readable image with its prediction, and record the others in `broken`.
 
-    `group` consecutive images share a prediction; one that is unreadable drops its group.
+    Each group of `group` consecutive images gets one prediction. A group with an unreadable image
+    is left out.
     """
     progress, size = ProgressBars(), BATCH * group
     for start in range(0, len(paths), size):

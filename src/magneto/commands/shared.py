@@ -68,10 +68,10 @@ class Parser(argparse.ArgumentParser):
     def parse_with_overrides(
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
-        """Parse words; also return the recipe's fields that words set, as text by dotted name.
+        """Parse the words of a command; also return the recipe fields that they set, as text.
 
-        These are `--a.field value`, `--a.field=value`, and, without a dot, --seed, --task and the
-        --data of `with_data`.
+        The fields are returned by dotted name. They are set by `--a.field value`, by
+        `--a.field=value`, and by --seed, --task and the --data of `with_data`.
         """
         overrides: dict[str, str] = {}
         own: list[str] = []
@@ -130,7 +130,7 @@ class Parser(argparse.ArgumentParser):
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """Formatter that names an option's value by its type, and adds the default to its help.
 
-    A help that has a default already stays.
+    A help text that already states a default is not changed.
     """
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
@@ -171,7 +171,7 @@ rates = read_as(Annotated[tuple[PositiveFloat, ...], MinLen(1)])
 
 
 def sizes(text: str) -> list[int]:
-    """Return the sorted numbers in a list of two or more different whole numbers from 1 on."""
+    """Parse a list of two or more positive whole numbers; return them in ascending order."""
     found = sorted(read_as(tuple[PositiveInt, ...])(text))
     if len(found) < 2:
         raise argparse.ArgumentTypeError(f"must be two or more numbers from 1 on, not {text!r}")
@@ -203,7 +203,7 @@ def _recipe_fields() -> dict[str, str]:
 def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
     """Print one JSON object if --json is given, else lines of text; return the exit code.
 
-    Numbers that are not finite become null. Of several processes only the main one prints.
+    Numbers that are not finite become null. In a distributed run, only the main process prints.
     """
     if args.json and is_main_process():
         print(json.dumps(plain(value), default=str))
@@ -260,7 +260,8 @@ def decode_input(path: Path) -> Any:
 def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Path]:
     """Copy standard input to a temporary file, so that it can be read more than once.
 
-    The bytes `first` are already read. By default the first line determines the file's ending.
+    `first` has the bytes that were already read from standard input. `ending` is the file's
+    extension; by default, the first line determines it.
     """
     source = open_standard_input()
     first = first or source.readline()

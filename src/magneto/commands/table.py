@@ -1,8 +1,9 @@
 """`magneto table`: scores of runs with a row per placement and a column per data set and metric.
 
-All columns of a row show its best grid point: the one with the best mean score over seeds on the
-runs' own validation data. Further tables compare rows at each grid point that several of them
-share. Lines below the table name the points and the runs without a result.
+A grid point is one combination of the compared fields. All columns of a row show one grid point:
+the one with the best mean score over seeds on the runs' own validation data. Further tables compare
+rows at each grid point that several rows share. Lines below the table name the grid points, and the
+runs without a result.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def finished_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], li
 
 
 def scores_at(runs: Sequence[Measured]) -> list[Score]:
-    """Return the scores of one row at one point, in the columns that all seeds have."""
+    """Return a row's scores at one grid point, in the columns that all seeds have."""
     values = [run.values for run in runs]
     names = [name for name in values[0] if all(name in each for each in values)]
     return [
@@ -149,7 +150,7 @@ def scores_at(runs: Sequence[Measured]) -> list[Score]:
 
 
 def best_scores(runs: Sequence[Measured]) -> list[Score]:
-    """Return each row's scores at its best point on its own validation data."""
+    """Return each row's scores at the grid point that is best on the runs' own validation data."""
     best: dict[tuple[str, str], list[Measured]] = {}
     for (row, own, _), some in finished_points(runs).items():
         best_so_far = best.get((row, own))
@@ -165,7 +166,7 @@ def own_mean(runs: Sequence[Measured]) -> float:
 
 
 def shared_scores(runs: Sequence[Measured]) -> dict[Point, list[Score]]:
-    """Return the scores at each point at which several rows finished."""
+    """Return the scores at each grid point at which the runs of several rows finished."""
     by_point: dict[tuple[str, Point], list[list[Measured]]] = {}
     for (_, own, point), some in finished_points(runs).items():
         by_point.setdefault((own, point), []).append(some)
@@ -250,7 +251,8 @@ def table(
 ) -> list[list[str]]:
     """Return the cells of a table: a heading, then a line per row; "-" for a missing score.
 
-    The preset's columns and the `rows` come first; others of the scores follow.
+    The preset's columns come first, then the other columns of the scores. The `rows` come first,
+    then the other rows of the scores.
     """
     known = list(dict.fromkeys(score.column for score in scores))
     columns = [name for name in (*preset.columns, *preset.splits) if name in known]

@@ -113,8 +113,9 @@ def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[P
 def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[None]:
     """Lock a run's directory during training, so that no other process writes there.
 
-    The main process holds the lock for all ranks. `patient` waits for it, because a restarted job
-    may begin before its predecessor ends, or before a file server releases a lost machine's lock.
+    The main process holds the lock for all ranks. If `patient`, the process waits for the lock,
+    because a restarted job may begin before its predecessor ends, or before a file server releases
+    a lost machine's lock.
     """
     if not is_main_process():
         yield
@@ -151,7 +152,7 @@ def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
 def check_empty(out: Path) -> None:
     """Raise FileExistsError if a new run's directory is not empty.
 
-    A lock file and temporary files of a killed start do not count.
+    A lock file, and temporary files that a killed process left, do not count.
     """
     if out.is_dir():
         found = [p for p in out.iterdir() if p.name != LOCK_FILE and not is_aside(p)]

@@ -83,7 +83,7 @@ def recognition_search_options(made: Any) -> None:
 
 
 def search_of(args: argparse.Namespace, count: int = 1) -> Search:
-    """Return the search that the options describe, with `count` hypotheses."""
+    """Return the decoding search that the options describe, with `count` hypotheses."""
     from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
     if args.search == "modified":
@@ -116,7 +116,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def check(made: Parser, args: argparse.Namespace) -> None:
-    """Refuse wrong options before a model is loaded."""
+    """Raise an error for invalid options before a model is loaded."""
     args.files = [STDIN if is_standard_input(name) else name for name in args.files]
     piped, several = STDIN in args.files, len(args.files) > 1
     if args.n_best is not None:

@@ -99,7 +99,7 @@ class TextClassification(Task):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the pre-training run, of the configuration, or trained on the texts."""
+        """Tokenizer: the pre-training run's, the configured one, or one trained on the texts."""
         name = self.data_config.tokenizer
         if name == "auto" and self.model_config.pretrained:
             return load_tokenizer(run_tokenizer(pretrained_run(self.model_config)))
@@ -192,7 +192,7 @@ class TextClassification(Task):
         return example_stream(by_length(train.lengths, batch_size, seed), make)
 
     def _mask(self, row: Tensor, mask: int, share: float, draw: tuple[int, int, int]) -> None:
-        """Replace random tokens in place by the mask token, but no special token."""
+        """Replace random tokens by the mask token, in place. Special tokens are never replaced."""
         drawn = torch.from_numpy(np.random.default_rng(draw).random(len(row)) < share)
         for kept in (self.tokenizer.begin, self.tokenizer.end, self.tokenizer.pad):
             drawn &= row != kept
@@ -390,7 +390,10 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
 
 
 def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return "pearson" and "spearman" correlations; 0 if one side is constant."""
+    """Return "pearson" and "spearman" correlations.
+
+    They are 0 if the predictions or the labels are constant.
+    """
     from scipy import stats
 
     with warnings.catch_warnings():
@@ -431,7 +434,7 @@ def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[
 def constant_prediction(
     train: np.ndarray, held: np.ndarray, classes: int
 ) -> tuple[np.ndarray, float]:
-    """Predict the majority class of the training labels, or their mean without classes.
+    """Predict the majority class of the training labels; for regression, predict their mean.
 
     Returns:
         The prediction for each validation label, (len(held),), and the summed loss. The loss is the
@@ -450,7 +453,7 @@ def suffixed_scores(
 ) -> dict[str, float]:
     """Return the scores of a validation set, with its name ("mismatched") as a suffix.
 
-    Predictions and labels are class numbers, or numbers if there are no classes.
+    Predictions and labels are class numbers, or the predicted numbers for regression.
     """
     score = (
         class_scores(predicted, labels, classes) if classes else number_scores(predicted, labels)

@@ -292,7 +292,9 @@ def log_likelihoods(
 
 
 def _batches(questions: Sequence[OptionTokens], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of numbers of questions of similar length, longest first.
+    """Yield batches of question numbers, in which the questions have similar lengths.
+
+    The longest questions come first.
 
     If memory does not suffice, it runs out in the first batch. A batch ends before it exceeds
     `tokens` or has too much padding.

@@ -151,8 +151,7 @@ def read_tables(
 ) -> dict[str, Table]:
     """Return the labelled texts of a source by split; a single file is the split "train".
 
-    `splits` lists, for each split to read, the names that its file or its split of a hub data set
-    may have.
+    `splits` has the names that each split may have, as a file or in a hub data set.
     """
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":
@@ -264,7 +263,7 @@ def labelled_rows(
 ) -> Table:
     """Return the rows that have text and label, as columns "text", "label" and, for pairs, "pair".
 
-    `unknown` are words for an unknown label, except those that `config.labels` contains.
+    A label in `unknown` counts as missing, unless `config.labels` contains it.
     """
     unknown = [word for word in unknown if word not in (config.labels or ())]
 

@@ -60,7 +60,7 @@ class PreparedText:
     """Tokenised corpus.
 
     `digest` is a hash of all tokens, computed when they are cached and checked when a run resumes.
-    A streamed training split is empty.
+    If the training text is streamed, `train` is empty.
     """
 
     tokenizer: Tokenizer
@@ -152,7 +152,7 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield each batch of documents as tokens, end tokens included, and a size in bytes."""
+    """Yield the tokens of each batch of documents, end tokens included, and its size in bytes."""
     remaining = iter(documents)
     while texts := list(islice(remaining, BATCH)):
         encoded = tokenizer.encode(texts)

@@ -103,7 +103,8 @@ def predict_by_words(
 ) -> np.ndarray | None:
     """Return the predictions of a linear model of tf-idf weighted words and word pairs.
 
-    A word must occur in `least` training texts. None means that there is one class or no word.
+    A word must occur in `least` training texts. The result is None if there is one class only, or
+    no such word.
     """
     text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)

@@ -143,7 +143,7 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
 
 
 def has_masks(folder: Path, images: Iterable[Path]) -> bool:
-    """Return whether there are folders for images and masks, or for splits and their masks."""
+    """Return whether there are image and mask folders, or a split's folder and its mask folder."""
     with_images = {path.relative_to(folder).parts[0].lower() for path in images}
     of_splits = any(f"{split}{suffix}" in with_images
                     for split in with_images for suffix in MASK_SUFFIXES)  # fmt: skip
@@ -151,7 +151,10 @@ def has_masks(folder: Path, images: Iterable[Path]) -> bool:
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
-    """Return the names of the folders with files, below the folders of splits if there are any."""
+    """Return the names of the folders that contain files.
+
+    If the top folders are splits, these are the names one level below.
+    """
     from magneto.language.labelled_texts import WITHOUT_LABELS
 
     places = [path.relative_to(folder).parts[:-1] for path in files]
