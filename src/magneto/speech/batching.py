@@ -140,8 +140,8 @@ class SpeechBatch:
     """Padded group of utterances.
 
     An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. Unusable
-    utterances count neither in the loss nor in the number of utterances. Their hypotheses are
-    empty.
+    utterances count neither in the loss nor in the number of utterances. The hypothesis of an
+    unusable utterance is empty.
 
     Attributes:
         features: Normalised features, (batch, frames, mel bins), float32, padded with 0.

@@ -470,8 +470,8 @@ def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
 def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
     """Yield the utterances of a Kaldi data folder; count utterances without audio or text.
 
-    A command in wav.scp (`flac -c -d -s FILE |`) is not run. The file that it names is read
-    instead.
+    A command in wav.scp (`flac -c -d -s FILE |`) is not run. The file that the command names is
+    read instead.
     """
     if not (folder / "text").is_file():
         raise ValueError(f"{folder} has a {WAV_SCP} but no file named text with transcripts")

@@ -31,8 +31,8 @@ class Hypothesis:
     Attributes:
         labels: Labels without blanks.
         frames: Encoder frame at which each label was emitted.
-        score: Log-probability in nats. Greedy search gives that of its path, and beam search that
-            of all merged paths.
+        score: Log-probability in nats: of the path in greedy search, and of all merged paths in
+            beam search.
     """
 
     labels: list[int]
@@ -134,7 +134,7 @@ class GreedySearch(Search):
 
     Attributes:
         symbols_per_frame: Maximum number of labels per frame.
-        look_ahead: Number of frames evaluated at a time. It does not change the result.
+        look_ahead: Number of frames evaluated at a time. The number does not change the result.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
@@ -194,7 +194,7 @@ class GreedySearch(Search):
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next label, the number of blanks before it, and their log-probability in all.
+        """Return the next label, the number of blanks before it, and their summed log-probability.
 
         `frames` are projected encoder outputs (batch, frames, joint), and `lengths` (batch,) are
         the utterances' numbers of frames. `rows` are the indices of the unfinished utterances.

@@ -1,7 +1,7 @@
 """Log-mel filterbank features as in Kaldi, mean and variance normalisation, and augmentation.
 
 The augmentation of an utterance (SpecAugment, speed, loudness, noise) depends on the seed, the
-epoch and the utterance's index. It does not depend on batches or workers.
+epoch and the utterance's index. The augmentation does not depend on batches or workers.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Features:
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
         """Return each utterance's number of frames if its speed is multiplied by `speeds`.
 
-        Cached features give the numbers. Without a cache, the durations in the headers give them.
+        The numbers come from cached features or, without a cache, from durations in the headers.
         """
         if self._kept is not None:
             return np.diff(self._offsets)
@@ -266,7 +266,7 @@ class Features:
     def features(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
         """Return an utterance's features (frames, mel bins), and what is wrong with it.
 
-        `vary` augments the samples. It is not applied to cached features.
+        `vary` augments the samples. Cached features are returned without augmentation.
         """
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]

@@ -58,7 +58,7 @@ def image_of(patches: Tensor) -> Tensor:
 def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor:
     """Return the mean of each code's patches, (count, channels, size, size).
 
-    For a code without patches it is 0, which is grey.
+    The mean of a code without patches is 0, which is grey.
     """
     patches = patches_of(images, size).flatten(0, 1)
     sums = torch.zeros(count, *patches.shape[1:]).index_add(0, codes.flatten(), patches)

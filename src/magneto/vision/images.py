@@ -221,8 +221,8 @@ class ImageSplit:
 class ImageSplits:
     """Training and validation images of a source.
 
-    `classes` has the names of the classes in the order of their numbers. It is empty if the images
-    have no labels.
+    `classes` has the names of the classes in the order of their numbers. If the images have no
+    labels, `classes` is empty.
     """
 
     train: ImageSplit

@@ -3,8 +3,8 @@
 A decoder predicts a teacher's features from the codes of `magneto.vision.targets.ImageTokenizer`. A
 teacher is a frozen module with a `width` and a `forward`. `forward` maps images (batch, channels,
 height, width) in [-1, 1] to features (batch, patches, width). Only the features' directions count.
-The codebook has no gradient. Moving averages over all micro-batches and ranks update it once per
-step (arXiv 2208.06366, section 3.1).
+The codebook has no gradient. Moving averages over all micro-batches and ranks update the codebook
+once per step (arXiv 2208.06366, section 3.1).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 
     As in scikit-image's `hog` without normalisation, the weight of a gradient is its length.
     Gradients are central differences, and are 0 at the border. Each pixel has the gradient of the
-    channel in which it is longest. Directions are unsigned, and each falls in one bin. A cell's
+    channel with the longest gradient. Directions are unsigned, and each falls in one bin. A cell's
     histogram is the mean over its pixels.
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)

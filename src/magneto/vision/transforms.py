@@ -38,8 +38,8 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
 
     The result, uint8 (size, size, channels), equals that of torchvision's Resize(resize) and
-    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed. It is resized horizontally,
-    rounded, and resized vertically, as Pillow does with a whole picture.
+    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed. The crop is resized
+    horizontally, rounded, and resized vertically, as Pillow does with a whole picture.
     """
     image = to_image(picture.pixels())
     shorter = min(image.size)
