@@ -94,7 +94,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def command_parser(name: str) -> Any:
-    """Return the parser of a command's words, a `magneto.commands.shared.Parser`."""
+    """Return the argument parser of a command, a `magneto.commands.shared.Parser`."""
     module, _, function = COMMANDS[name][0].partition(":")
     return getattr(import_module(module), f"{function}_parser" if function else "parser")()
 

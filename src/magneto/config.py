@@ -32,7 +32,7 @@ FOREIGN_NAMES = {
     "max_position_embeddings": "max_length", "path": "source", "dataset": "source",
     "wandb": "tracker",
 }  # fmt: skip
-"""Magneto's names of fields by their names in other programs, for suggestions."""
+"""Magneto's field name for each field name of another program, for suggestions."""
 
 # Limit of integers, which torch and numpy store in 64 bits.
 LARGEST = 10**18

@@ -59,14 +59,14 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    what = "widths of the rungs; heads and feed-forward width scale with them"
+    what = "widths of the trained models; heads and feed-forward width scale with them"
     add("--widths", type=sizes, metavar="N,M", help=what)
-    what = "numbers of layers of the rungs, instead of --widths"
+    what = "numbers of layers of the trained models, instead of --widths"
     add("--depths", type=sizes, metavar="N,M", help=what)
     add("--target", type=int, required=True, help="width (or number of layers) to forecast for")
     what = f"norm placements, or all (default: {PLACEMENTS}; not for a model without placement)"
     add("--placements", type=names, metavar="A,B", help=what)
-    what = "first learning rates of the smallest rung; the ladder adds others"
+    what = "first learning rates of the smallest model; the ladder adds others"
     add("--lrs", type=rates, default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help=what)
     what = "seeds at the best rates and their neighbours (default: 1,2,3; fewer on a short budget)"
     add("--seeds", type=whole_numbers, metavar="N,M", help=what)
@@ -133,12 +133,12 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     from magneto.lab.ladder import Ladder
 
     if (args.widths is None) == (args.depths is None):
-        raise ConfigError(["give the sizes of the rungs by either --widths or --depths, such as "
+        raise ConfigError(["give the sizes to train by either --widths or --depths, such as "
                            "--widths 32,64,128"])  # fmt: skip
     axis, rungs = ("depth", args.depths) if args.depths else ("width", args.widths)
     option = f"--{axis}s"
     if args.target <= rungs[-1]:
-        raise ConfigError([f"--target must be above the largest rung, {rungs[-1]}, not "
+        raise ConfigError([f"--target must be above the largest trained size, {rungs[-1]}, not "
                            f"{args.target}"])  # fmt: skip
     if clash := [name for name in SIZED["depth"] if axis == "depth" and name in overrides]:
         raise ConfigError([f"--{clash[0]}: {option} already sets this field; omit --{clash[0]}"])

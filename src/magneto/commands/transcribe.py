@@ -139,7 +139,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
             check_file(name, "recording")
     stems = [Path(name).stem for name in args.files]
     if args.out is not None and len(set(stems)) < len(stems):
-        made.error("--out needs recordings whose names without ending differ")
+        made.error("--out needs recordings whose names differ before the extension")
 
 
 @contextmanager

@@ -133,7 +133,7 @@ class Masking:
     ) -> np.ndarray:
         """Return the positions to mask in a row of tokens, in ascending order.
 
-        There are at most `most`, by default the configured share of `max_length`.
+        There are at most `most` positions, by default the configured share of `max_length`.
         """
         maskable = self.maskable[row]
         most = min(self.max_masked if most is None else most, int(maskable.sum()))

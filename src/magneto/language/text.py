@@ -245,7 +245,7 @@ def build_tokenizer(
 
 
 def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
-    """Return a length that 99 % of texts do not exceed, rounded up to a multiple of 8; report it.
+    """Report and return a length, a multiple of 8, that 99 % of texts do not exceed.
 
     `lengths` include special tokens. The result is at most `most`.
     """

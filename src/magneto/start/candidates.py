@@ -166,7 +166,7 @@ def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
 def parallel_files(files: Iterable[Path]) -> list[str]:
     """Return the languages of the first group of files STEM.LANGUAGE[.txt].
 
-    Only two-letter codes count, since many other endings have three letters.
+    Only endings of two letters count as languages, because many other endings have three letters.
     """
     from magneto.translation.text import aligned_files
 

@@ -312,8 +312,8 @@ def score_lines(result: dict[str, Any], scores: dict[LanguagePair, TranslationSc
 class TranslationResult:
     """Translations of one text, best first; one empty text for an empty source.
 
-    Scores are log-probabilities divided by length, and empty unless requested. A `truncated` source
-    was cut to the maximum length.
+    `scores` has log-probabilities divided by length, and is empty unless scores were requested.
+    `truncated` says whether the source was cut to the maximum length.
     """
 
     texts: list[str]

@@ -402,7 +402,7 @@ def training_directions(
     """Return the configured directions, by default all directions with the pivot language.
 
     `available` are sorted pairs of selected languages, and `languages` all languages of the text.
-    If the text lacks a direction or a language, the ValueError names its languages.
+    If the text lacks a direction or a language, the ValueError lists the languages of the text.
     """
     pivot, has = config.pivot_language, f"It has {', '.join(languages)}."
     if config.directions:
