@@ -126,7 +126,11 @@ class TextClassification(Task):
         return encoded
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the texts, derive an open length, check that model, data and other run fit; once."""
+        """Read the texts, unless they were read before.
+
+        Also derive `max_length` if it is null, and check that model, data and pre-training run fit
+        together.
+        """
         if self._prepared:
             return
         self._prepared, self._progress = True, progress

@@ -205,7 +205,8 @@ SUITES = {
 class SuiteQuestions:
     """Questions and demonstrations of a suite, with their sources for messages.
 
-    `pool` has the candidates for demonstrations. None: the other questions are the candidates.
+    `pool` has the candidates for demonstrations. If it is None, the other questions are the
+    candidates.
     """
 
     suite: Suite
@@ -219,7 +220,8 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     """Read a suite.
 
     `data` is a file of questions, hf:NAME[:CONFIG[:SPLIT]], or a folder, which is searched
-    recursively for files with the suite's name. None is the suite's data set on the hub.
+    recursively for files with the suite's name. If it is None, the suite's data set on the hub is
+    read.
 
     Raises:
         ConfigError: If no file matches, or several files of one split match.

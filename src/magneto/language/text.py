@@ -245,9 +245,10 @@ def build_tokenizer(
 
 
 def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
-    """Report and return a length, a multiple of 8, that 99 % of texts do not exceed.
+    """Report and return a length that 99 % of texts do not exceed.
 
-    `lengths` include special tokens. The result is at most `most`.
+    `lengths` include special tokens. The result is rounded up to a multiple of 8, but is at most
+    `most`.
     """
     # The quantile is one of the lengths: a value between two would truncate the longer text.
     longest = int(np.quantile(lengths, UNCUT_SHARE, method="inverted_cdf"))

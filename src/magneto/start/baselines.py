@@ -64,7 +64,10 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
-    """Score a linear model of a text's words; for pairs, of shared and different words."""
+    """Score a linear model of a text's words.
+
+    For pairs, it is a model of the shared and the different words.
+    """
     from magneto.language.classification import number_scores, word_baseline
 
     number = task.data_config.regression

@@ -156,7 +156,10 @@ class Translation(Task):
         return LazyBatches(range(count), make)
 
     def score(self, model: nn.Module, batch: Group) -> Scores:
-        """Return the loss without label smoothing, and translations; decoding awaits the device."""
+        """Return the loss without label smoothing, and translations.
+
+        Decoding of translations makes the host wait for the device.
+        """
         part = self._group_loss(model, batch)
         sums = {"loss": part.nll, "count": part.count}
         if not batch["texts"]:
