@@ -318,7 +318,7 @@ class CheckpointWriter:
         self.world = world
         self.background = background
         # A separate group lets the thread wait while training communicates.
-        self.group = dist.new_group(backend="gloo") if world.world_size > 1 else None
+        self.group: Any = dist.new_group(backend="gloo") if world.world_size > 1 else None
         self.process: str = broadcast_from_main(process_name(), world)
         self._thread: Thread | None = None
         self._error: BaseException | None = None
