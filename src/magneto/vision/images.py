@@ -387,7 +387,7 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     One layout is images/ beside annotations/ or masks/. Both folders may be divided into training/
     and validation/, as in ADE20k. The other layout is train/ beside trainannot/, as in CamVid. A
     mask has its image's name, but may have another file ending. A split without masks, such as a
-    test split, is left out.
+    test split, is left out, and its images are counted.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
@@ -396,6 +396,8 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
         parts = {path.name.lower(): (path, masks / path.name) for path in images.iterdir()}
         splits = standard_splits(parts)
         there = {name: pair for name, pair in splits.items() if pair[1].is_dir()}
+        bare = [pair[0] for name, pair in splits.items() if there and name not in there]
+        counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
         pairs: Mapping[str, tuple[Path, Path]] = there or {"train": (images, masks)}
     else:
         pairs = standard_splits({

@@ -22,6 +22,8 @@ NORMALISATIONS = {
 }
 # Attempts at a random rectangle that fits, before the centre is taken.
 TRIES = 10
+# Support of the bicubic filter to each side, in pixels of the smaller image (source or result).
+SUPPORT = 2
 
 
 @dataclass(frozen=True)
@@ -41,19 +43,32 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     CenterCrop(size), up to 1 of 255 levels. Only the crop is computed. The crop is resized
     horizontally, rounded, and resized vertically, as Pillow does with a whole picture.
     """
-    image = to_image(picture.pixels())
-    shorter = min(image.size)
+    pixels = picture.pixels()
+    high, wide = pixels.shape[:2]
+    shorter, longer = sorted((high, wide))
+    ends = {shorter: resize, longer: int(resize * longer / shorter)}
+    height, width = ends[high], ends[wide]
+    row, column = round((height - size) / 2), round((width - size) / 2)
+    if (high, wide) == (height, width):
+        return pixels[row : row + size, column : column + size]
+    rows, above, below = source_span(row, size, high, height)
+    columns, before, after = source_span(column, size, wide, width)
+    bicubic, part = pillow().Resampling.BICUBIC, to_image(pixels[rows, columns])
+    narrow = part.resize((size, part.height), bicubic, (before, 0, after, part.height))
+    return from_image(narrow.resize((size, size), bicubic, (0, above, size, below)))
 
-    def source_span(side: int) -> tuple[float, float]:
-        """Return where the crop begins and ends on a side of `side` pixels of the picture."""
-        resized = int(resize * side / shorter)
-        start, scale = round((resized - size) / 2), side / resized
-        return start * scale, min((start + size) * scale, side)
 
-    (left, right), (top, bottom) = map(source_span, image.size)
-    bicubic = pillow().Resampling.BICUBIC
-    narrow = image.resize((size, image.height), bicubic, (left, 0, right, image.height))
-    return from_image(narrow.resize((size, size), bicubic, (0, top, size, bottom)))
+def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
+    """Return the source pixels that determine a part of a resized side, and the part's two ends.
+
+    The side is resized from `old` to `new` pixels. `start` and `size` of the part are in new
+    pixels. The ends are in source pixels from the start of the returned slice.
+    """
+    scale = old / new
+    begin, end = start * scale, min((start + size) * scale, old)
+    margin = math.ceil(SUPPORT * max(1, scale)) + 1
+    first = max(0, int(begin) - margin)
+    return slice(first, min(old, math.ceil(end) + margin)), begin - first, end - first
 
 
 def random_crop_box(
