@@ -11,14 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import (
-    Parser,
-    above_zero,
-    aligned,
-    answer,
-    at_least_one,
-    read_as,
-)
+from magneto.commands.shared import Parser, above_zero, aligned, answer, at_least_one, read_as
 from magneto.fields import Part
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe, load_recipe
