@@ -89,8 +89,11 @@ class Measured:
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
     """Return the runs in folders, each a comparison or a single run.
 
-    Scores of `--keep` must have been measured on these weights. An error names a run that has
-    another task, is repeated or does not match the other seeds of its row, or a damaged file.
+    Scores of `--keep` must have been measured on these weights.
+
+    Raises:
+        ValueError: If a run has another task, is repeated or does not match the other seeds of its
+            row, or if a file is damaged. The message names the run or the file.
     """
     found = [run for folder in folders for run in runs_in(folder)]
     sources = [source_of(recipe) for _, recipe, _ in found]

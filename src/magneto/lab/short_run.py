@@ -116,7 +116,7 @@ def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
     """Record the last output of the model's last stack.
 
     A model that reads features of layers does not call the stack itself. Then the record is the
-    output of the final norm, or without a call of this norm, of the highest layer.
+    output of the final norm. If the final norm is not called either, it is that of the last layer.
     """
     outputs: list[Tensor] = []
     stack = last_stack(model)

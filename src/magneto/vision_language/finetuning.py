@@ -78,9 +78,9 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:
     """Return the pre-trained run's encoder weights by the model's names, and a summary of them.
 
-    Positions are interpolated. Only the shapes of the model, whose encoder is called `encoder`, are
-    used, so it may be on the "meta" device. A run without an encoder, or with one of other shapes,
-    raises ValueError.
+    Positions are interpolated. The model's attribute `encoder` is its encoder. Only the model's
+    shapes are used, so it may be on the "meta" device. A run without an encoder, or with one of
+    other shapes, raises ValueError.
     """
     run = pretrained_run(config)
     held = held_config(run)
