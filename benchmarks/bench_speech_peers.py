@@ -74,9 +74,9 @@ class Joined(nn.Module):
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
         """Features and targets to logits (batch, frames, labels + 1, vocabulary)."""
-        heard = self.encoder_proj(self.encoder(features))
-        said = self.predictor_proj(self.lstm(self.embedding(F.pad(targets, (1, 0))))[0])
-        return self.output(torch.tanh(heard[:, :, None] + said[:, None]))
+        encoded = self.encoder_proj(self.encoder(features))
+        predicted = self.predictor_proj(self.lstm(self.embedding(F.pad(targets, (1, 0))))[0])
+        return self.output(torch.tanh(encoded[:, :, None] + predicted[:, None]))
 
 
 def plain_loss(logits: Tensor, targets: Tensor) -> Tensor:

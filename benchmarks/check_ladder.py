@@ -136,16 +136,16 @@ def sensitivity(runs: list[dict[str, Any]], seed: int, over: list[float]) -> flo
 
 
 def law(
-    points: list[tuple[int, float, float | None]], told: dict[str, Any], kind: str
+    points: list[tuple[int, float, float | None]], prediction: dict[str, Any], kind: str
 ) -> dict[str, float]:
     """Return the prediction of a law, from its normal equations.
 
     Args:
         points: (size, value, error) of each rung.
-        told: The prediction; its size and priors are used.
+        prediction: Its size and priors are used.
         kind: Key of its priors; the values of "gaps" are not logarithms.
     """
-    size, prior = told["size"], told["priors"][kind]
+    size, prior = prediction["size"], prediction["priors"][kind]
     spread, scatter, rungs = (prior[name] for name in ("spread", "scatter", "weight"))
     logs = kind != "gaps"
     x = [math.log(s) for s, _, _ in points]
@@ -174,58 +174,62 @@ def law(
 
 
 def compare(
-    check: Check, where: str, said: float | None, found: float | None, off: float = 1e-6
+    check: Check, where: str, reported: float | None, found: float | None, off: float = 1e-6
 ) -> None:
     """Compare one number with another, to a relative tolerance."""
-    if said is None or found is None:
-        check.record(said is found, where, said, found)
+    if reported is None or found is None:
+        check.record(reported is found, where, reported, found)
     else:
-        check.record(math.isclose(said, found, rel_tol=off, abs_tol=1e-9), where, said, found)
+        check.record(
+            math.isclose(reported, found, rel_tol=off, abs_tol=1e-9), where, reported, found
+        )
 
 
 def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str, Any]) -> None:
     place = folder / "rungs" / f"{about['axis']}-{rung['size']}"
     runs = list(read_runs(place, rung))
     cells = json.loads((place / "sweep.json").read_text())["further"]
-    for row, said in rung["rows"].items():
+    for row, reported in rung["rows"].items():
         where = f"{about['axis']} {rung['size']}, {row}"
         mine = [run for run in runs if run["placement"] == row]
         found = sum_up(mine)
         if not found:
-            compare(check, where, said.get("best_tried"), None)
+            compare(check, where, reported.get("best_tried"), None)
             continue
         for name in ("best_rate", "loss"):
-            compare(check, f"{where}, {name}", said[name]["value"], found[name])
+            compare(check, f"{where}, {name}", reported[name]["value"], found[name])
         for name in ("best_tried", "largest_stable", "next_failed"):
-            compare(check, f"{where}, {name}", said[name], found[name])
+            compare(check, f"{where}, {name}", reported[name], found[name])
         # There by random draws of seeds, here by all draws.
-        compare(check, f"{where}, error", said["best_rate"]["error"], found["rate_error"], 0.1)
-        if said.get("sensitivity") is not None:
-            over = said["sensitivity_over"]
-            value = sensitivity(mine, said["cells"][0]["seed"], over)
-            compare(check, f"{where}, sensitivity", said["sensitivity"], value)
+        compare(check, f"{where}, error", reported["best_rate"]["error"], found["rate_error"], 0.1)
+        if reported.get("sensitivity") is not None:
+            over = reported["sensitivity_over"]
+            value = sensitivity(mine, reported["cells"][0]["seed"], over)
+            compare(check, f"{where}, sensitivity", reported["sensitivity"], value)
         at_best = [
             place / "cells" / words_of(cell)
             for cell in cells
             if row_of(cell) == row and cell["training.learning_rate"] == found["best_tried"]
         ]
         for name, value in measured(at_best).items():
-            compare(check, f"{where}, {name}", said["measured"][name]["value"], value)
+            compare(check, f"{where}, {name}", reported["measured"][name]["value"], value)
 
 
-def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[str, Any]]) -> None:
+def check_laws(
+    check: Check, where: str, prediction: dict[str, Any], rungs: list[dict[str, Any]]
+) -> None:
     """Compare the predictions with laws fitted to the rungs."""
-    for row, said in told["rows"].items():
+    for row, reported in prediction["rows"].items():
         shown = [(rung["size"], rung["rows"][row]) for rung in rungs]
-        laws = {name: (name, said[name], [(s, part[name]) for s, part in shown if part[name]])
-                for name in ("best_rate", "loss", "stable_rate") if said[name]}  # fmt: skip
+        laws = {name: (name, reported[name], [(s, part[name]) for s, part in shown if part[name]])
+                for name in ("best_rate", "loss", "stable_rate") if reported[name]}  # fmt: skip
         laws |= {name: ("measured", one, [(s, part["measured"][name]) for s, part in shown])
-                 for name, one in said["measured"].items()}  # fmt: skip
+                 for name, one in reported["measured"].items()}  # fmt: skip
         for name, (kind, one, parts) in laws.items():
             points = [(size, part["value"], part["error"]) for size, part in parts]
-            for end, value in law(points, told, kind).items():
+            for end, value in law(points, prediction, kind).items():
                 compare(check, f"{where}, {row}, {name}, {end}", one[end], value)
-        for other, one in said["gaps"].items():
+        for other, one in reported["gaps"].items():
             points = []
             for rung in rungs:
                 a, b = rung["rows"][row], rung["rows"][other]
@@ -234,7 +238,7 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
                 error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.01 * math.sqrt(2)
                 gap = math.log(b["loss"]["value"] / a["loss"]["value"])
                 points.append((rung["size"], gap, error))
-            for end, value in law(points, told, "gaps").items():
+            for end, value in law(points, prediction, "gaps").items():
                 compare(check, f"{where}, {row}, beside {other}, {end}", one[end], value)
 
 
@@ -245,13 +249,17 @@ def check_folder(folder: Path) -> Check:
         check_rung(check, folder, about, rung)
     check_laws(check, f"{about['axis']} {about['target']}", about["forecast"], about["rungs"])
     for path in sorted((folder / "forecasts").glob("*.json")):
-        told = json.loads(path.read_text())
-        below = [rung for rung in about["rungs"] if rung["size"] in told["from"]]
-        check_laws(check, path.stem, told, below)
-        said = [entry for entry in about["held_out"] if entry["size"] == told["size"]]
-        for entry in said:
+        prediction = json.loads(path.read_text())
+        below = [rung for rung in about["rungs"] if rung["size"] in prediction["from"]]
+        check_laws(check, path.stem, prediction, below)
+        reported = [entry for entry in about["held_out"] if entry["size"] == prediction["size"]]
+        for entry in reported:
             row, other = entry["row"], entry.get("against")
-            law = told["rows"][other]["gaps"][row] if other else told["rows"][row][entry["what"]]
+            law = (
+                prediction["rows"][other]["gaps"][row]
+                if other
+                else prediction["rows"][row][entry["what"]]
+            )
             kept = {end: math.exp(law[end]) if other else law[end] for end in ("low", "high")}
             held = (
                 entry["measured"] is not None and kept["low"] <= entry["measured"] <= kept["high"]

@@ -91,10 +91,10 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
         seeds = re.search(r"\((\d+) seed", texts[2])
         compare(check, f"{title}, seeds", seeds and seeds[1], sums["stable"] and sums["seeds"])
         if sums["next"] is not None:
-            said = f"{sums['next']:g}: {sums['failed']} of {sums['there']} failed"
+            reported = f"{sums['next']:g}: {sums['failed']} of {sums['cell_runs']} failed"
             if not sums["failed"]:
-                said = f"{sums['next']:g}: results are missing"
-            check.same(f"{title}, next rate", texts[3], said)
+                reported = f"{sums['next']:g}: results are missing"
+            check.same(f"{title}, next rate", texts[3], reported)
         compare(check, f"{title}, sensitivity", texts[4], sums["sensitivity"])
         counts = [(sums[kind], kind) for kind in ("diverged", "did not learn") if sums[kind]]
         numbers = [sum(n for n, _ in counts), sums["total"]]
@@ -103,13 +103,13 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
     head, *rows = page.tables["Score at each learning rate, as a table"]
     for (title, *texts), name in zip(rows, about["placements"], strict=True):
         for rate, text in zip(head[1:], texts, strict=True):
-            there = [run for run in runs if run["placement"] == name
+            cell_runs = [run for run in runs if run["placement"] == name
                      and f"{float(run['learning_rate']):g}" == rate]  # fmt: skip
-            check_group(check, f"{title} at {rate}", text, there)
+            check_group(check, f"{title} at {rate}", text, cell_runs)
     for run, row in zip(runs, page.tables["All runs"][1:], strict=True):
         where = f"run {', '.join(row[:3])}"
-        there = [run["placement"], f"{float(run['learning_rate']):g}", str(run["seed"])]
-        check.same(where, row[:4], [*there, run["status"]])
+        cell_runs = [run["placement"], f"{float(run['learning_rate']):g}", str(run["seed"])]
+        check.same(where, row[:4], [*cell_runs, run["status"]])
         compare(check, where, row[4], run.get("score"))
 
 
@@ -120,8 +120,8 @@ def check_group(check: Check, where: str, text: str, runs: list[dict[str, Any]])
     for kind in ("diverged", "did not learn"):
         count = status.count(kind)
         found = re.search(rf"(?:(\d+) of \d+ )?{kind}", text)
-        said = 0 if found is None else int(found[1] or len(status) - status.count("missing"))
-        check.same(f"{where}, {kind}", said, count)
+        reported = 0 if found is None else int(found[1] or len(status) - status.count("missing"))
+        check.same(f"{where}, {kind}", reported, count)
     if scores:
         value = re.match(PLUS_MINUS, text)
         compare(check, where, value and value[1], fmean(scores))
@@ -217,8 +217,8 @@ class Answer:
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
         compare(self.check, f"{title} stable", found[2], mine["stable"])
         compare(self.check, f"{title} next", found[5] or found[6], mine["next"])
-        failed = (int(found[3] or 0), int(found[4] or mine["there"]))
-        self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
+        failed = (int(found[3] or 0), int(found[4] or mine["next_total"]))
+        self.check.same(f"{title} failed", failed, (mine["failed"], mine["next_total"]))
         return ""
 
     def missing(self, found: re.Match[str]) -> str:
@@ -236,9 +236,9 @@ class Answer:
         """Check how many runs of a placement diverged, or finished without learning."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
         kind = "diverged" if "Diverged" in self.sentence else "did not learn"
-        said = (int(found[2]), int(found[3]))
+        reported = (int(found[2]), int(found[3]))
         known = mine["others"] if "additional" in self.sentence else (mine[kind], mine["total"])
-        self.check.same(f"{title} {kind}", said, known)
+        self.check.same(f"{title} {kind}", reported, known)
         return ""
 
     def above(self, found: re.Match[str]) -> str:

@@ -165,8 +165,8 @@ def kernels(bench: Bench) -> Found:
     for _ in range(2):
         timed(take, bench.device)
     activity = torch.profiler.ProfilerActivity
-    there = [activity.CPU, *([activity.CUDA] if bench.device.type == "cuda" else [])]
-    with torch.profiler.profile(activities=there) as profile:
+    activities = [activity.CPU, *([activity.CUDA] if bench.device.type == "cuda" else [])]
+    with torch.profiler.profile(activities=activities) as profile:
         timed(take, bench.device)
     key = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
     # On CUDA the profiler lists an operation with the time of its kernels, and the kernels too.

@@ -98,11 +98,11 @@ def held_out(out: Path) -> list[dict[str, Any]]:
     rows, now = [], {what: asdict(prior) for what, prior in PRIORS.items()}
     for name, found in pages(out):
         for entry in found["held_out"]:
-            told = read_json(out / name / "forecasts" / f"{found['axis']}-{entry['size']}.json")
+            forecast = read_json(out / name / "forecasts" / f"{found['axis']}-{entry['size']}.json")
             off = [rate["off"] for rate in entry.get("trivial_rates", {}).values()] or ["", ""]
             rows.append({**entry, "ladder": name, "axis": found["axis"],
-                         "from": " ".join(map(str, entry["from"])), "commit": told["commit"],
-                         "priors": "today's" if told["priors"] == now else "earlier",
+                         "from": " ".join(map(str, entry["from"])), "commit": forecast["commit"],
+                         "priors": "today's" if forecast["priors"] == now else "earlier",
                          "off_below": off[0], "off_inverse": off[1]})  # fmt: skip
     return rows
 
@@ -172,14 +172,14 @@ def order_of_rows(gaps: Sequence[dict[str, Any]]) -> str:
     sure = [row for row in gaps if row["low"] > 1 or row["high"] < 1]
     right = [sum((row["value"] > 1) == (row["measured"] > 1) for row in some)
              for some in (gaps, sure)]  # fmt: skip
-    said = (
+    sentence = (
         f"The predicted order of two placements' losses was right in {right[0]} of {len(gaps)} "
         "pairs."
     )
     if not sure:
-        return f"{said} No interval excluded equal losses."
+        return f"{sentence} No interval excluded equal losses."
     return (
-        f"{said} Where the interval excludes equal losses, it was right in {right[1]} of "
+        f"{sentence} Where the interval excludes equal losses, it was right in {right[1]} of "
         f"{len(sure)}."
     )
 

@@ -89,14 +89,14 @@ class Check:
         self.count = 0
         self.wrong: list[str] = []
 
-    def same(self, where: str, said: object, found: object) -> None:
-        self.record(said == found, where, said, found)
+    def same(self, where: str, reported: object, found: object) -> None:
+        self.record(reported == found, where, reported, found)
 
-    def record(self, agree: bool, where: str, said: object, found: object) -> None:
+    def record(self, agree: bool, where: str, reported: object, found: object) -> None:
         """Count a comparison of what is said with what was found."""
         self.count += 1
         if not agree:
-            self.wrong.append(f"{where}: the page has {said!r}, the runs {found!r}")
+            self.wrong.append(f"{where}: the page has {reported!r}, the runs {found!r}")
 
     def print(self) -> int:
         """Print the differences and the counts; return the exit code."""
@@ -171,7 +171,7 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool, shared: set[int]) -> di
     others = [r for r in others if r["status"] != "missing"]
     runs = [run for run in runs if run["status"] != "missing"]
     counts = {s: sum(r["status"] == s for r in runs) for s in ("diverged", "did not learn")}
-    there = [r for r in own.get(stuck_at, []) if r["status"] != "missing"]
+    next_runs = [r for r in own.get(stuck_at, []) if r["status"] != "missing"]
     excess = []
     for seed in shared:
         ends = [
@@ -183,7 +183,7 @@ def sum_up(runs: Sequence[dict[str, Any]], higher: bool, shared: set[int]) -> di
     return {
         "best": best, "scores": scores.get(best, []), "stable": stable[-1] if stable else None,
         "seeds": len(shared), "next": stuck_at, "total": len(runs), **counts,
-        "failed": sum(r["status"] != "finished" for r in there), "there": len(there),
+        "failed": sum(r["status"] != "finished" for r in next_runs), "next_total": len(next_runs),
         "others": (sum(r["status"] != "finished" for r in others), len(others)),
         "sensitivity": fmean(excess) if excess and sum(counts.values()) < len(runs) else None,
     }  # fmt: skip

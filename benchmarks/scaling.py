@@ -181,11 +181,11 @@ def spawn(case: Case, ranks: int, way: str) -> dict[str, float]:
             [*words, str(started)], cwd=ROOT, env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ))  # fmt: skip
-    said = [process.communicate() for process in processes]
-    for process, (_, error) in zip(processes, said, strict=True):
+    outputs = [process.communicate() for process in processes]
+    for process, (_, error) in zip(processes, outputs, strict=True):
         if process.returncode:
             raise RuntimeError(f"{case}, {ranks} ranks: {error.strip().splitlines()[-1]}")
-    return json.loads(said[0][0].splitlines()[-1])
+    return json.loads(outputs[0][0].splitlines()[-1])
 
 
 def measure(name: str, curve: Curve, report: ProgressBars) -> dict[str, Any]:

@@ -56,9 +56,9 @@ def start(words: Sequence[str], environment: Mapping[str, str], output: Path) ->
 
 
 def _be(words: list[str], environment: dict[str, str], output: str, folder: str) -> None:
-    said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for descriptor in (1, 2):
-        os.dup2(said, descriptor)
+        os.dup2(file, descriptor)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -115,8 +115,8 @@ def _join(processes: list[ForkServerProcess], output: Path, words: Sequence[str]
             ended = wait([process.sentinel for process in living], TIMEOUT)
             if not ended or any(process.exitcode for process in processes):
                 codes = [process.exitcode for process in processes]
-                said = output.read_text(errors="replace") if output.exists() else ""
-                raise RuntimeError(f"{' '.join(words)}: ended with {codes}\n{said}")
+                lines = output.read_text(errors="replace") if output.exists() else ""
+                raise RuntimeError(f"{' '.join(words)}: ended with {codes}\n{lines}")
             living = [process for process in living if process.exitcode is None]
         return output.read_text(errors="replace")
     finally:

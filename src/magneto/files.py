@@ -64,29 +64,29 @@ def process_name() -> str:
     return f"{socket.gethostname()}.{os.getpid()}"
 
 
-def aside_path(path: Path, process: str | None = None) -> Path:
+def temporary_path(path: Path, process: str | None = None) -> Path:
     """Return the temporary path under which a process (default: this one) writes a file."""
     path = path.absolute()
     return path.with_name(f".{path.name}.{process or process_name()}")
 
 
-def is_aside(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it; folders that are missing are created."""
-    aside = aside_path(path)
-    aside.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_path(path)
+    temporary.parent.mkdir(parents=True, exist_ok=True)
     clear_dead(path.parent, path.name)
     try:
-        with aside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -126,7 +126,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def clear_aside(directory: Path) -> None:
+def clear_temporary(directory: Path) -> None:
     """Remove incomplete files of a killed process from a directory with a single writer.
 
     If a replacement was interrupted, its old version is restored.
@@ -135,7 +135,7 @@ def clear_aside(directory: Path) -> None:
         replaced = directory / path.stem.removeprefix(".")
         if path.suffix == ".old" and not replaced.exists():
             path.rename(replaced)
-        elif path.suffix == ".old" or is_aside(path):
+        elif path.suffix == ".old" or is_temporary(path):
             _remove(path)
 
 
@@ -169,33 +169,33 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def directory_aside(path: Path) -> Iterator[Path]:
+def temporary_directory(path: Path) -> Iterator[Path]:
     """Yield a new directory beside `path` to fill and rename.
 
     A directory that is not renamed is removed after the block.
     """
-    aside = aside_path(path)
+    temporary = temporary_path(path)
     clear_dead(path.absolute().parent, path.name)
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
-        yield aside
+        yield temporary
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
+def publish(temporary: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
     """Rename a filled directory to its final path, and replace an older directory there."""
-    write_json(aside / MANIFEST, manifest)
-    sync_to_disk(aside)
+    write_json(temporary / MANIFEST, manifest)
+    sync_to_disk(temporary)
     if path.exists():
         old = path.with_name(f".{path.name}.old")
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
-        aside.rename(path)
+        temporary.rename(path)
         shutil.rmtree(old)
     else:
-        aside.rename(path)
+        temporary.rename(path)
     sync_to_disk(path.parent)
 
 

@@ -106,14 +106,14 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 def undamaged(directories: Iterable[Path]) -> tuple[list[Path], list[str]]:
     """Return the undamaged directories, and a message for each damaged one."""
-    whole, problems = [], []
+    intact, problems = [], []
     for directory in directories:
         try:
             check_directory(directory)
-            whole.append(directory)
+            intact.append(directory)
         except DamagedError as error:
             problems.append(str(error))
-    return whole, problems
+    return intact, problems
 
 
 def find_weights(run: Path, which: str = "auto") -> Path:
@@ -129,27 +129,29 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         DamagedError: If the weights are damaged. The message lists undamaged weights.
     """
     checkpoints = list_checkpoints(run)
-    there = {name: run / name for name in NAMED if (run / name).is_dir()}
-    there |= {str(step_of(path)): path for path in reversed(checkpoints)}
+    available = {name: run / name for name in NAMED if (run / name).is_dir()}
+    available |= {str(step_of(path)): path for path in reversed(checkpoints)}
     if checkpoints:
-        there["last"] = checkpoints[-1]
+        available["last"] = checkpoints[-1]
     order = ("best", "final", "last") if which == "auto" else (which,)
-    found = next((there[name] for name in order if name in there), None)
+    found = next((available[name] for name in order if name in available), None)
     if found is None and not run.is_dir():
         raise FileNotFoundError(f"no run in {run}: the folder does not exist")
     if found is None:
         none = "it diverged" if (run / "diverged").is_dir() else "it has none yet"
-        has = f"it has {', '.join(there)}" if there else none
+        has = f"it has {', '.join(available)}" if available else none
         named = "" if which == "auto" else f"{which} "
         raise FileNotFoundError(f"no {named}weights in {run}: {has}")
     try:
         check_directory(found)
     except DamagedError as error:
-        others = {path: name for name, path in there.items() if name != "last" and path != found}
-        whole = [others[path] for path in undamaged(others)[0]]
+        others = {
+            path: name for name, path in available.items() if name != "last" and path != found
+        }
+        intact = [others[path] for path in undamaged(others)[0]]
         hint = "the run has no undamaged weights"
-        if whole:
-            hint = f"undamaged: {', '.join(whole)} (--weights {whole[0]}, if the command has it)"
+        if intact:
+            hint = f"undamaged: {', '.join(intact)} (--weights {intact[0]}, if the command has it)"
         raise DamagedError(f"{error}; {hint}") from error
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from magneto.recipe import load_recipe
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.shards import write_lines
 from tests.unit.speech.wavs import write as write_wav
 from tests.unit.vision.image_files import encoded, photo, write, write_photos
@@ -32,10 +32,13 @@ def task_of(name: str, source: Path | str, **changes: Any) -> tuple[Any, str]:
     """Read a source as a recipe's task does; return the task and what is said."""
     given = {f"data.{key}": value for key, value in changes.items() if not key.startswith("model_")}
     model = {f"model.{key[6:]}": v for key, v in changes.items() if key.startswith("model_")}
-    task, said = load_recipe(name, {"data.source": str(source), **given, **model}), Said()
+    task, message = (
+        load_recipe(name, {"data.source": str(source), **given, **model}),
+        RecordedProgress(),
+    )
     built: Any = task.build_task()
-    built.prepare(said)
-    return built, "\n".join(said.lines)
+    built.prepare(message)
+    return built, "\n".join(message.lines)
 
 
 # Of each: how many good records come before the odd ones, these, good ones, and options.
@@ -60,8 +63,8 @@ def test_texts(
 ) -> None:
     records = [*map(good, range(before)), *odd, *map(good, range(200))]
     source = write_lines(tmp_path / "a.jsonl", records)
-    _, said = task_of(recipe, source, **changes)
-    assert f"{len(odd)} {MALFORMED} [{source}, line {before + 1}: nested too deeply; " in said
+    _, message = task_of(recipe, source, **changes)
+    assert f"{len(odd)} {MALFORMED} [{source}, line {before + 1}: nested too deeply; " in message
 
 
 def examples_of(task: Any) -> int:
@@ -80,8 +83,8 @@ def test_images_of_a_table(tmp_path: Path) -> None:
     rows += [f"1.png,{'9' * 5000}"]
     source = tmp_path / "train.csv"
     source.write_text("image,label\n" + "\n".join(rows) + "\n")
-    task, said = task_of("image-classification/tiny", source, model_classes=3)
-    assert f"1 malformed record left out [{source}, row 27: 1 cells instead of 2]" in said
+    task, message = task_of("image-classification/tiny", source, model_classes=3)
+    assert f"1 malformed record left out [{source}, row 27: 1 cells instead of 2]" in message
     batch = read_a_batch(task, examples_of(task))
     lost = sum(int(found["broken"].sum()) for found in task.validation_batches())
     assert batch["broken"].sum() + lost == 5 and batch["broken"].sum() > 0
@@ -96,9 +99,9 @@ def test_folders_that_lead_back_are_walked_once(tmp_path: Path) -> None:
         (tmp_path / "a" / f"back{name}").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "a" / "round").symlink_to(tmp_path / "a" / "round")
     os.mkfifo(tmp_path / "b" / "fifo.png")
-    task, said = task_of("image-classification/tiny", tmp_path, model_classes=2)
-    assert "2 pipes, devices, broken links and unreadable folders left out [" in said
-    assert f"{tmp_path / 'b' / 'fifo.png'}: not a regular file" in said
+    task, message = task_of("image-classification/tiny", tmp_path, model_classes=2)
+    assert "2 pipes, devices, broken links and unreadable folders left out [" in message
+    assert f"{tmp_path / 'b' / 'fifo.png'}: not a regular file" in message
     assert examples_of(task) + sum(len(b["labels"]) for b in task.validation_batches()) == 40
 
 
@@ -123,11 +126,11 @@ def test_recordings(tmp_path: Path) -> None:
         {**odd, "channel": 1}, {**odd, "channel": "0"},
     )  # fmt: skip
     changes = {"validation_source": str(speech_source(tmp_path / "held")), "cmvn": "none"}
-    task, said = task_of("transducer/tiny", source, **changes)
-    assert f"11 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in said
-    assert "channel inf is not a whole number" in said
-    assert "5 missing recordings" in said
-    assert "1 recording without the requested channel" in said
+    task, message = task_of("transducer/tiny", source, **changes)
+    assert f"11 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in message
+    assert "channel inf is not a whole number" in message
+    assert "5 missing recordings" in message
+    assert "1 recording without the requested channel" in message
     for piece in read_a_batch(task, 6):
         assert piece.frames > 0
 
@@ -148,9 +151,11 @@ def test_questions_whose_image_is_no_whole_number(tmp_path: Path) -> None:
     odd = [1.9, 1.0, "1", True, None, 1e300, float("inf"), [1], -1, 10**30]
     source = vqa(tmp_path, odd[:-2])
     changes = {"validation_split": "val2014", "least_answer_count": 1, "tokenizer": "bytes"}
-    task, said = task_of("visual-question-answering/tiny", source, **changes)
+    task, message = task_of("visual-question-answering/tiny", source, **changes)
     name = source / "v2_OpenEnded_mscoco_train2014_questions.json"
-    assert f"8 {MALFORMED} [{name}, question 9: image_id must be a whole number, not 1.9; " in said
+    assert (
+        f"8 {MALFORMED} [{name}, question 9: image_id must be a whole number, not 1.9; " in message
+    )
     assert examples_of(task) == 8
 
 
@@ -160,10 +165,10 @@ def test_images_with_texts(tmp_path: Path) -> None:
     names = [{"image": name, "caption": "x"} for name in NOWHERE]
     odd = [DEEP, *names, {"image": 1e999, "caption": "x"}]
     source = write_lines(tmp_path / "train.jsonl", [good[0], *odd, *good[1:]])
-    task, said = task_of("image-captioning/tiny", source, tokenizer="bytes")
-    assert f"1 malformed record left out [{source}, line 2: nested too deeply]" in said
-    assert "1 record left out because of a missing image [" in said
-    assert "4 training rows left out because of a missing image" in said
+    task, message = task_of("image-captioning/tiny", source, tokenizer="bytes")
+    assert f"1 malformed record left out [{source}, line 2: nested too deeply]" in message
+    assert "1 record left out because of a missing image [" in message
+    assert "4 training rows left out because of a missing image" in message
     assert read_a_batch(task)["broken"].sum() == 0
 
 

@@ -47,12 +47,12 @@ def test_rates_decay_and_scales_are_the_packages(placement: str) -> None:
     for name, parameter in model.named_parameters():
         ours, found = groups[id(parameter)], known[id(parameter)]
         # What the forward pass multiplies a weight by: ours of the embedding, theirs of the head.
-        multiplied, here, there = 1.0, 1.0, 1.0
+        multiplied, scale, base_scale = 1.0, 1.0, 1.0
         if name == "embedding.table.weight":
-            here, there = math.sqrt(WIDTH), math.sqrt(BASE)
+            scale, base_scale = math.sqrt(WIDTH), math.sqrt(BASE)
         if name == "head.weight":
             multiplied = 1 / parameter.infshape.width_mult()
-        assert ours["lr"] * here / there == pytest.approx(found["lr"] * multiplied), name
+        assert ours["lr"] * scale / base_scale == pytest.approx(found["lr"] * multiplied), name
         if ours["weight_decay"]:
             assert ours["lr"] * ours["weight_decay"] == pytest.approx(RATE * DECAY), name
             assert found["lr"] * found["weight_decay"] == pytest.approx(RATE * DECAY), name
@@ -61,8 +61,8 @@ def test_rates_decay_and_scales_are_the_packages(placement: str) -> None:
             assert torch.equal(parameter.unique(), small[name].unique()), name
             continue
         drawn = drawn_by_package(parameter, std)
-        assert parameter.std().item() * here == pytest.approx(
-            drawn * there * multiplied, rel=0.06
+        assert parameter.std().item() * scale == pytest.approx(
+            drawn * base_scale * multiplied, rel=0.06
         ), name
 
 

@@ -49,8 +49,8 @@ def test_kaldi_computes_the_same(rate: int, options: dict, loudness: float) -> N
 def test_english() -> None:
     transformers = pytest.importorskip("transformers")
     normalise, title = text_normaliser("whisper-english")
-    said = "Mr. Smith's  um twenty-one dogs didn't bark [noise], OK?"
-    assert normalise(said) == "mister smith is 21 dogs did not bark ok"
+    spoken = "Mr. Smith's  um twenty-one dogs didn't bark [noise], OK?"
+    assert normalise(spoken) == "mister smith is 21 dogs did not bark ok"
     assert normalise("the colour") == "the colour"
     version = f"transformers {transformers.__version__}"
     assert title == f"whisper-english ({version}, British spellings unchanged)"

@@ -89,12 +89,12 @@ def published_accuracy(answer: str, annotators: Sequence[str], always: bool = Fa
     def blanks(text: str) -> str:
         return "".join(" " if letter in "\n\t" else letter for letter in text).strip()
 
-    said, others = blanks(answer), [blanks(one) for one in annotators]
+    prediction, others = blanks(answer), [blanks(one) for one in annotators]
     if always or any(one != others[0] for one in others):
-        said, others = normalised(said), [normalised(one) for one in others]
+        prediction, others = normalised(prediction), [normalised(one) for one in others]
     total = Fraction(0)
     for left_out in range(len(others)):
-        agree = sum(one == said for i, one in enumerate(others) if i != left_out)
+        agree = sum(one == prediction for i, one in enumerate(others) if i != left_out)
         total += min(Fraction(1), Fraction(agree, 3))
     return total / len(others)
 
@@ -153,8 +153,10 @@ def test_every_rule_as_published() -> None:
     """2 x 7 x 2 x more than 140 cases: how many annotators wrote it, and who wrote which."""
     assert len(PAIRS) >= 140
     whens: tuple[When, When] = ("where_annotators_disagree", "always")
-    for when, count, (said, written) in itertools.product(whens, (0, 1, 2, 3, 4, 9, 10), PAIRS):
-        for answer, known in ((said, written), (written, said)):
+    for when, count, (prediction, written) in itertools.product(
+        whens, (0, 1, 2, 3, 4, 9, 10), PAIRS
+    ):
+        for answer, known in ((prediction, written), (written, prediction)):
             annotators = [known] * count + ["something else"] * (10 - count)
             expected = published_accuracy(answer, annotators, when == "always")
             found = question_accuracy(answer, annotators, when)

@@ -74,8 +74,8 @@ def test_the_map_has_every_room_and_no_other() -> None:
         if "theory/" in b and "commands/" in b
     )
     named = re.findall(r"(?:^|(?<=/ ))(\w+/)(?= )", block, re.MULTILINE)
-    there = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")} | {"recipes/"}
-    assert len(named) == len(set(named)) and set(named) == there
+    rooms = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")} | {"recipes/"}
+    assert len(named) == len(set(named)) and set(named) == rooms
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/theory.md"])
@@ -84,8 +84,8 @@ def test_tables_of_placements_agree_with_the_table(page: str) -> None:
     table = next(each for each in text.split("\n\n") if "| self-attention |" in each)
     rows = dict(re.findall(r"^\| \**`([a-z0-9-]+)`\** \| ([^|]*) \|", table, re.MULTILINE))
     assert list(rows) == list(PLACEMENTS)
-    for name, said in rows.items():
-        slots = {word for word in re.split(r"[,; ]+", said) if word in SLOTS}
+    for name, layout in rows.items():
+        slots = {word for word in re.split(r"[,; ]+", layout) if word in SLOTS}
         assert slots == set(PLACEMENTS[name].self_attention), name
 
 

@@ -94,5 +94,5 @@ def test_open_a_run(language_run: Path, capsys: pytest.CaptureFixture[str]) -> N
     found = load("open_a_run").main(language_run)
     result = json.loads((language_run / "result.json").read_text())
     assert found["loss"] == pytest.approx(result["metrics"]["loss"])
-    said = capsys.readouterr().out
-    assert "causal-lm, sub, " in said and "(1, " in said and "(3, " in said
+    output = capsys.readouterr().out
+    assert "causal-lm, sub, " in output and "(1, " in output and "(3, " in output

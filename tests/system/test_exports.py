@@ -78,10 +78,10 @@ class Newcomer:
         assert self.process.stdin is not None and self.process.stdout is not None
         line = json.dumps({"folder": str(folder), "code": code, "words": words})
         print(line, file=self.process.stdin, flush=True)
-        said, error, training = json.loads(self.process.stdout.readline())
+        printed, error, training = json.loads(self.process.stdout.readline())
         assert not error, error
         assert not training, training
-        return said
+        return printed
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +177,7 @@ def test_models_of_texts_and_of_images_load_by_their_auto_class(
     (tmp_path / "what.json").write_text(json.dumps(what))
     images = torch.randn(2, 3, 16, 16)
     save_file({"ids": IDS, "images": images}, tmp_path / "inputs.safetensors")
-    said = json.loads(newcomer.run(tmp_path, LOAD_MODELS))
+    results = json.loads(newcomer.run(tmp_path, LOAD_MODELS))
     found = load_file(tmp_path / "found.safetensors")
     for name, model in made.items():
         expected = model(*{"seq2seq": (IDS, IDS), "classified": (images,)}.get(name, (IDS,)))
@@ -191,7 +191,7 @@ def test_models_of_texts_and_of_images_load_by_their_auto_class(
     pixels = torch.from_numpy(transform(picture, None))[None]
     assert torch.equal(found["pixel_values"], pixels)
     shares = made["classified"](pixels).softmax(1)[0].tolist()
-    assert said == pytest.approx(dict(zip((*names, "3"), shares, strict=True)), abs=1e-5)
+    assert results == pytest.approx(dict(zip((*names, "3"), shares, strict=True)), abs=1e-5)
 
 
 NO_CODE = """
@@ -218,9 +218,9 @@ def test_tokenizers_load_by_their_auto_class(tmp_path: Path, newcomer: Newcomer,
         config = text_config.LanguageModelConfig(**STACK, vocab_size=tokenizer.vocab_size)
         export_text(text_models.LanguageModel(config), tokenizer, tmp_path / name, 32)
     (tmp_path / "out" / f"{MODULE}.py").write_text("raise RuntimeError('it was run')")
-    said = newcomer.run(tmp_path, NO_CODE)
-    assert said.count(f"transformers {bpe.encode(['A function'])[0]}") == 2
-    assert json.loads(said.splitlines()[-1]) == pieces.encode(["lazy dogs"])[0]
+    printed = newcomer.run(tmp_path, NO_CODE)
+    assert printed.count(f"transformers {bpe.encode(['A function'])[0]}") == 2
+    assert json.loads(printed.splitlines()[-1]) == pieces.encode(["lazy dogs"])[0]
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
@@ -365,10 +365,10 @@ def answers_of(name: str, model: Any, bpe: Any, pictures: list[Any]) -> dict[str
         similar = scale * image @ text.T
         shares = dict(zip(TEXTS, similar[0].softmax(-1).tolist(), strict=True))
         return {"image_embeds": image, "text_embeds": text, "logits_per_image": similar,
-                "said": shares}  # fmt: skip
+                "answers": shares}  # fmt: skip
     if name == "captions":
         found = CaptionWriter(model, config, bpe).search(images, CaptionSearch(beams=2))
-        return {"said": [bpe.decode(tokens).strip() for tokens in found]}
+        return {"answers": [bpe.decode(tokens).strip() for tokens in found]}
     vision, language = model.encoder(images, samples)
     words = language.split([len(text) for text in texts])
     patches = model.patch_head(vision.unflatten(0, (2, tokens))[:, 1:])
@@ -390,18 +390,18 @@ def test_a_new_process_reads_and_answers_as_the_run_does(
         model = shaken(kind(config(**PAIRS, **more)))
         autos[name] = export_model(task, model, data, tmp_path / name)
         expected[name] = answers_of(name, model, bpe, pictures)
-    expected["questions"]["said"] = ANSWERS
+    expected["questions"]["answers"] = ANSWERS
     given = [json.dumps(each) for each in (autos, PICTURES, TEXTS)]
     printed = newcomer.run(tmp_path, LOAD_PAIRS, *given)
-    said = {name: json.loads(line) for name, line in (line.split(": ", 1) for line in
+    results = {name: json.loads(line) for name, line in (line.split(": ", 1) for line in
                                                       printed.splitlines())}  # fmt: skip
     found: dict[str, Tensor] = load_file(tmp_path / "found.safetensors")
     for name, values in expected.items():
-        if isinstance(values.get("said"), dict):
-            assert said[name] == pytest.approx(values["said"], abs=1e-4)
+        if isinstance(values.get("answers"), dict):
+            assert results[name] == pytest.approx(values["answers"], abs=1e-4)
         else:
-            assert said.get(name) == values.get("said")
-        for key in values.keys() - {"said"}:
+            assert results.get(name) == values.get("answers")
+        for key in values.keys() - {"answers"}:
             difference = (found[f"{name}.{key}"] - values[key]).abs().max().item()
             print(f"exported {name}, {key}: largest difference {difference:.2e}")
             assert difference <= 1e-5 and values[key].std() > 1e-3

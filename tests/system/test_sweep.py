@@ -169,10 +169,10 @@ def test_compare_from_the_command_line(
         (cell / "best").mkdir()
         (cell / "final").mkdir(exist_ok=True)
     monkeypatch.setattr("subprocess.Popen", None)  # nothing is left to run
-    said = printed(capsys, *command(tmp_path / "grid"))
+    output = printed(capsys, *command(tmp_path / "grid"))
     assert list(tmp_path.glob("grid/cells/*/final")) == [kept]
     assert not list(tmp_path.glob("grid/cells/*/best"))
-    assert "Pre-LN" in said and str(page) in said and page.is_file()
+    assert "Pre-LN" in output and str(page) in output and page.is_file()
     comparison = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     assert len(comparison["cells"]) == 4 and comparison["cells"][0]["curve"]
 
@@ -222,10 +222,10 @@ def test_a_workers_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixtur
     words = command(tmp_path / "grid", "--training.gradient_accumulation_steps", "1000")
     words[words.index("--jobs") + 1] = "1"
     assert main(words) == 2
-    said = capfd.readouterr().err
-    assert "Traceback" not in said
-    assert "magneto: training.batch_size" in said
-    assert "every worker ended with the error above" in said
+    output = capfd.readouterr().err
+    assert "Traceback" not in output
+    assert "magneto: training.batch_size" in output
+    assert "every worker ended with the error above" in output
 
 
 @pytest.mark.slow

@@ -277,8 +277,8 @@ def metrics_by_limit(world: World) -> list[dict[str, float]]:
 @pytest.mark.parametrize(("kind", "ranks"), [("ddp", 3), ("fsdp", 2)])
 def test_ranks_agree_with_one_process(kind: str, ranks: int) -> None:
     """With five batches, and with fewer than ranks; predictions agree exactly."""
-    said = run_ranks(ranks, __file__, kind).splitlines()
-    found = json.loads(next(line for line in said if line.startswith("[{")))
+    output = run_ranks(ranks, __file__, kind).splitlines()
+    found = json.loads(next(line for line in output if line.startswith("[{")))
     for theirs, limit in zip(found, LIMITS, strict=True):
         mine = measured(Toy(), toy_model(), limit)
         assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5)

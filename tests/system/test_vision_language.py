@@ -108,14 +108,14 @@ def test_predict_judges_a_statement_about_two_images(statements: Path, capsys: C
     assert found[0]["labels"] == found[1]["labels"]
     assert {one["label"] for one in found[0]["labels"]} == {"True", "False"}
     assert sum(one["share"] for one in found[0]["labels"]) == pytest.approx(1.0)
-    for given, said in (
+    for given, message in (
         ([images[0], text], "is about 2 images, so give a multiple of 2 images, not 1"),
         ([*images, ""], 'img0.png "..."'),
         ([*images, "other.png"], "add the statement in quotes after the images"),
         ([text, *images], 'img0.png "..."'),
         ([*images, "word " * 30], "the statement has 149 tokens, more than the model's 22"),
     ):
-        assert said in refused(capsys, *words, *given)
+        assert message in refused(capsys, *words, *given)
 
 
 def test_predict_pairs_no_image_with_that_of_another_statement(

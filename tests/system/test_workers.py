@@ -40,10 +40,10 @@ def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
     run = tmp_path / "run"
     process = start_training(run, "--training.steps", "100000", "--training.save_every", "0")
     os.killpg(process.pid, number)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and f"resume with: magneto train --resume {run}" in said
+    output = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and f"resume with: magneto train --resume {run}" in output
     assert len(list((run / "checkpoints").glob("step-*"))) == 1
-    assert said.count("stopping after this step") == 1 and "Traceback" not in said
+    assert output.count("stopping after this step") == 1 and "Traceback" not in output
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
     reached = json.loads((run / "result.json").read_text())["step"]

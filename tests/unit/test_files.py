@@ -13,33 +13,33 @@ import pytest
 from magneto import files
 from magneto.files import (
     DamagedError,
-    aside_path,
     check_directory,
-    clear_aside,
     clear_dead,
-    directory_aside,
+    clear_temporary,
     fingerprint,
     import_extra,
     publish,
     read_json,
     read_object,
+    temporary_directory,
+    temporary_path,
     write_json,
     write_text,
 )
 
 
 def fill(path: Path, content: str) -> None:
-    with directory_aside(path) as aside:
-        (aside / "file").write_text(content)
-        publish(aside, path, {"file": fingerprint(aside / "file")})
+    with temporary_directory(path) as temporary:
+        (temporary / "file").write_text(content)
+        publish(temporary, path, {"file": fingerprint(temporary / "file")})
 
 
 def test_a_failed_write_leaves_the_old_one_and_damage_is_found(tmp_path: Path) -> None:
     """By size or by checksum."""
     file = tmp_path / "best" / "file"
     fill(tmp_path / "best", "old")
-    with pytest.raises(RuntimeError), directory_aside(tmp_path / "best") as aside:
-        (aside / "file").write_text("half")
+    with pytest.raises(RuntimeError), temporary_directory(tmp_path / "best") as temporary:
+        (temporary / "file").write_text("half")
         raise RuntimeError
     assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["best"]
     fill(tmp_path / "best", "new")
@@ -84,7 +84,7 @@ def test_a_kill_while_a_directory_is_replaced_loses_neither(
     assert done == ["sync", "rename", "rename", "remove", "sync"]
     for number, content in enumerate(["old", "old", "old", "new", "new"]):
         copy = tmp_path / f"{number}"
-        clear_aside(copy)
+        clear_temporary(copy)
         check_directory(copy / "best")
         assert (copy / "best" / "file").read_text() == content
         assert [path.name for path in copy.iterdir()] == ["best"]
@@ -112,7 +112,7 @@ def test_only_what_dead_processes_of_this_machine_left_is_cleared(tmp_path: Path
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     name = f"{socket.gethostname()}.{gone.pid}"
-    mine = aside_path(tmp_path / "text-1").name
+    mine = temporary_path(tmp_path / "text-1").name
     kept = {mine, f".text-2.another-{name}", f".text-3.{gone.pid}", ".git", "text-4"}
     for folder in kept | {f".other.{name}", f".best.{name}"}:
         (tmp_path / folder).mkdir()
@@ -129,7 +129,7 @@ def test_only_what_dead_processes_of_this_machine_left_is_cleared(tmp_path: Path
     assert left() == kept | {f".other.{name}", f".result.json.{name}"}
     clear_dead(tmp_path)
     assert left() == kept
-    clear_aside(tmp_path)  # of a directory that is one process's own
+    clear_temporary(tmp_path)  # of a directory that is one process's own
     assert left() == {".git", "text-4", "best", "x.json"}
 
 

@@ -110,8 +110,8 @@ def on_a_terminal(program: str) -> str:
 
 def test_no_line_is_lost_to_a_bar() -> None:
     rows = rows_on(on_a_terminal(PROGRAM))
-    said = [row for row in rows if row.startswith("step ")]
-    assert said == [f"step {step}: validation loss 1" for step in range(LINES)]
+    steps = [row for row in rows if row.startswith("step ")]
+    assert steps == [f"step {step}: validation loss 1" for step in range(LINES)]
     assert not [row for row in rows if row.startswith(("training", "evaluating"))]
 
 

@@ -20,7 +20,7 @@ from magneto.recipe import load_recipe, open_run
 from magneto.runs import load_run, warn_unlearnt
 from magneto.tasks import command
 from magneto.training.logging import PLATEAU_FILE
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -160,16 +160,16 @@ def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path,
 
 def test_an_encoder_at_its_plateau_is_remarked_on(tmp_path: Path) -> None:
     def said_of(name: str, loss: float, accuracy: float = 0.5, plateau: bool = True) -> list[str]:
-        run, said = tmp_path / name, Said()
+        run, progress = tmp_path / name, RecordedProgress()
         run.mkdir()
         write_json(run / "result.json", {"metrics": {"loss": loss, "accuracy": accuracy}})
         if plateau:
             write_json(run / PLATEAU_FILE, {"loss": 6.0, "accuracy": 0.5})
-        warn_unlearnt(run, said)
-        return said.lines
+        warn_unlearnt(run, progress)
+        return progress.lines
 
     assert said_of("b", 5.5) == said_of("c", 5.95, plateau=False) == []
     assert said_of("d", 7.0, accuracy=0.8) == [], "overconfident and mostly right, so it has learnt"
-    warn_unlearnt(tmp_path / "none", Said())
+    warn_unlearnt(tmp_path / "none", RecordedProgress())
     (line,) = said_of("a", 5.95)
     assert "is at its unigram baseline" in line and "5.95" in line and str(tmp_path / "a") in line

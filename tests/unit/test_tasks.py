@@ -70,9 +70,9 @@ MOST_METHODS, MOST_ATTRIBUTES = 16, 6
 def test_members_are_few() -> None:
     own = [name for name in vars(Task) if not name.startswith("_")]
     methods = [name for name in own if callable(getattr(Task, name))]
-    said = {*own, *Task.__annotations__} - set(methods)
+    attributes = {*own, *Task.__annotations__} - set(methods)
     assert len(methods) <= MOST_METHODS, methods
-    assert len(said) <= MOST_ATTRIBUTES, said
+    assert len(attributes) <= MOST_ATTRIBUTES, attributes
 
 
 def test_shards_are_refused_by_those_that_need_a_whole_model() -> None:
@@ -80,9 +80,9 @@ def test_shards_are_refused_by_those_that_need_a_whole_model() -> None:
     for name in TASKS:
         task = load_recipe(f"{name}/tiny").build_task()
         assert not any(strategy_error(task, kind) for kind in ("auto", "none", "ddp")), name
-        said = [strategy_error(task, kind) for kind in ("fsdp", "hybrid")]
-        assert all(said) == any(said)
-        if said[0]:
-            assert "training.distributed fsdp: " in said[0] and "use ddp" in said[0]
+        errors = [strategy_error(task, kind) for kind in ("fsdp", "hybrid")]
+        assert all(errors) == any(errors)
+        if errors[0]:
+            assert "training.distributed fsdp: " in errors[0] and "use ddp" in errors[0]
             refused.add(name)
     assert refused == {"transducer", "segmentation", "image-tokenizer", "image-text-retrieval"}

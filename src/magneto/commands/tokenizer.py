@@ -27,7 +27,7 @@ from magneto.data.tokenizer import (
     train_bpe,
     train_sentencepiece,
 )
-from magneto.files import directory_aside, sync_to_disk
+from magneto.files import sync_to_disk, temporary_directory
 from magneto.nn.config import Width
 from magneto.progress import Progress, ProgressBars
 
@@ -95,7 +95,7 @@ def train_tokenizer(
     if kind == "byte-bpe" and vocab_size < LEAST_BYTES:
         raise ValueError(f"byte-bpe needs --vocab-size {LEAST_BYTES} or more, not {vocab_size}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with directory_aside(path) as folder:
+    with temporary_directory(path) as folder:
         file, texts = folder / path.name, chain([first], texts)
         if kind == "byte-bpe":
             train_bpe(texts, vocab_size, file, SPECIAL, progress)

@@ -14,7 +14,7 @@ from filelock import FileLock
 from magneto.commands.plan import dry_run
 from magneto.commands.shared import Parser, answer, is_main_process
 from magneto.config import ConfigError
-from magneto.files import LOCK_FILE, acquire_lock, is_aside, lock_holder
+from magneto.files import LOCK_FILE, acquire_lock, is_temporary, lock_holder
 from magneto.progress import Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 from magneto.tasks import command
@@ -155,7 +155,7 @@ def check_empty(out: Path) -> None:
     A lock file, and temporary files that a killed process left, do not count.
     """
     if out.is_dir():
-        found = [p for p in out.iterdir() if p.name != LOCK_FILE and not is_aside(p)]
+        found = [p for p in out.iterdir() if p.name != LOCK_FILE and not is_temporary(p)]
     else:
         found = [out] if out.exists() else []
     if found:

@@ -23,11 +23,11 @@ from magneto.files import (
     CHANGED,
     MANIFEST,
     DamagedError,
-    aside_path,
     check_directory,
     clear_dead,
-    directory_aside,
     sync_to_disk,
+    temporary_directory,
+    temporary_path,
     write_json,
 )
 from magneto.progress import SILENT, Progress
@@ -87,10 +87,10 @@ def is_cached(path: Path, progress: Progress = SILENT) -> bool:
     except DamagedError as error:
         progress.say(f"{error}; creating it again")
         damaged = path.resolve()
-        aside = aside_path(damaged)
+        temporary = temporary_path(damaged)
         with suppress(FileNotFoundError):  # another process removed it
-            damaged.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
+            damaged.rename(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
         return False
     return True
 
@@ -119,20 +119,20 @@ def create_cached(path: Path) -> Iterator[Path]:
     """
     ensure_writable(path.parent)
     clear_dead(path.parent)
-    with directory_aside(path) as aside:
-        yield aside
+    with temporary_directory(path) as temporary:
+        yield temporary
         manifest = {
-            str(file.relative_to(aside)): files.fingerprint(file)
+            str(file.relative_to(temporary)): files.fingerprint(file)
             | {CHANGED: file.stat().st_mtime_ns}
-            for file in sorted(aside.rglob("*"))
+            for file in sorted(temporary.rglob("*"))
             if file.is_file()
         }
-        write_json(aside / MANIFEST, manifest)
-        sync_to_disk(aside)
+        write_json(temporary / MANIFEST, manifest)
+        sync_to_disk(temporary)
         try:
             if path.is_symlink():  # alias of a directory that is gone
                 path.unlink()
-            aside.rename(path)
+            temporary.rename(path)
         except OSError:
             if not path.is_dir():
                 raise

@@ -145,8 +145,8 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
     if is_table(path):
         header, rows = open_table(path, counts)
         if header and field not in header:
-            there = join_words([abbreviate(name) for name in header])
-            raise ValueError(f"{path} has no column {field!r} among {there}. Set data.text_field; "
+            present = join_words([abbreviate(name) for name in header])
+            raise ValueError(f"{path} has no column {field!r} among {present}. Set data.text_field; "
                              "if the first line is not a header, write one above it.")  # fmt: skip
         return read_rows(path, rows, header, counts, read)
     if unpacked_name(path).endswith((*RECORDS, ".tar")):
@@ -182,17 +182,17 @@ def _plain_documents(path: Path, counts: Counts) -> Iterator[str]:
 
 def _pieces(path: Path, counts: Counts) -> Iterator[str]:
     """Yield decoded lines with their line ends; a long line is split between characters."""
-    held, whole, number = b"", True, 0
+    held, starts_line, number = b"", True, 0
     with open_text(path) as file:
         while piece := file.readline(PIECE_BYTES):
-            number += whole
+            number += starts_line
             cut = len(piece) == PIECE_BYTES and not piece.endswith(b"\n")
             if cut or held:
-                counts[CUT_LINES] += cut and whole
+                counts[CUT_LINES] += cut and starts_line
                 piece = held + piece
                 end = _last_character(piece) if cut else len(piece)
                 piece, held = piece[:end], piece[end:]
-            whole = not cut
+            starts_line = not cut
             yield decode_line(piece, counts, path, number)
     if held:
         yield decode_line(held, counts, path, number)
@@ -236,9 +236,9 @@ def docstrings() -> list[str]:
     version = sys.version_info[:3]
     held = cache_directory() / f"docstrings-{fingerprint(version)}"
     if not is_cached(held):
-        with create_cached(held) as aside:
+        with create_cached(held) as temporary:
             lines = (json.dumps(document) for document in _extract())
-            (aside / "documents.jsonl").write_text("\n".join(lines), encoding="utf-8")
+            (temporary / "documents.jsonl").write_text("\n".join(lines), encoding="utf-8")
     content = (held / "documents.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in content.splitlines()]
 

@@ -223,9 +223,9 @@ def parse_value(text: str, counts: Counts) -> Any:
     value = json.loads(text)
     if not SPELT_HALF.search(text):
         return value
-    whole = _without_surrogates(value)
-    counts[HALF_CHARACTERS] += whole != value
-    return whole
+    repaired = _without_surrogates(value)
+    counts[HALF_CHARACTERS] += repaired != value
+    return repaired
 
 
 def _as_object(value: Any) -> Record:
@@ -276,9 +276,9 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
         raise ValueError(f"{path} has no list" + (f' of "{key}"' if key else ""))
     if SPELT_HALF.search(raw.decode(errors="ignore")):
         with guarded(prefix=f"{path}: "):
-            whole = [_without_surrogates(row) for row in rows]
-        counts[HALF_CHARACTERS] += sum(a != b for a, b in zip(whole, rows, strict=True))
-        return whole
+            repaired = [_without_surrogates(row) for row in rows]
+        counts[HALF_CHARACTERS] += sum(a != b for a, b in zip(repaired, rows, strict=True))
+        return repaired
     return rows
 
 

@@ -282,9 +282,9 @@ def _kept_index(shards: Sequence[Path], progress: Progress) -> dict[str, Any]:
             progress.update("indexing shards", number, len(shards))
             examples += _shard_examples(shard, number, counts)
         progress.update("indexing shards", len(shards), len(shards))
-        with create_cached(held) as aside:
+        with create_cached(held) as temporary:
             value = {"examples": examples, "counts": counts.plain()}
-            write_json(aside / "index.json", value)
+            write_json(temporary / "index.json", value)
     return read_json(held / "index.json")
 
 

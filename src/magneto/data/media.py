@@ -140,8 +140,8 @@ class Files(MediaColumn):
 
     def state(self) -> Any:
         names = dict.fromkeys(self.names)
-        there = {name: path for name in names if os.path.isfile(path := self.root / name)}
-        states = dict(zip(there, file_states(there.values()), strict=True))
+        present = {name: path for name in names if os.path.isfile(path := self.root / name)}
+        states = dict(zip(present, file_states(present.values()), strict=True))
         return [states.get(name) for name in self.names]
 
     def present(self) -> np.ndarray:

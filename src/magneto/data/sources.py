@@ -36,12 +36,12 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 
 
 def standard_splits(
-    there: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
+    values: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return values by standard split; `there` has values by lower-case name."""
-    found = {split: [there[word] for word in words if word in there]
+    """Return values by standard split; `values` has lower-case names."""
+    found = {split: [values[word] for word in words if word in values]
              for split, words in names.items()}  # fmt: skip
-    return {split: values[0] for split, values in found.items() if values}
+    return {split: first[0] for split, first in found.items() if first}
 
 
 def hash_of(text: str) -> int:
@@ -232,9 +232,9 @@ class HubDataset:
         """
         if self.source.split:
             return {"train": self.source.split}
-        there = self.splits(config)
-        found = standard_splits({name.lower(): name for name in there}, names)
-        return found or {"train": there[0]}
+        given = self.splits(config)
+        found = standard_splits({name.lower(): name for name in given}, names)
+        return found or {"train": given[0]}
 
     def stream(self, config: str, split: str) -> Iterator[Any]:
         rows = self.load(config, split, streaming=True)

@@ -190,10 +190,10 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
         first, rest = numbers[:lead], numbers[lead:]
         size = POOL * batch_size
         batches = [b for start in range(0, len(rest), size) for b in cut_pool(rest[start:][:size])]
-        whole = [batch for batch in batches if len(batch) == batch_size]
+        full = [batch for batch in batches if len(batch) == batch_size]
         last = [batch for batch in batches if len(batch) < batch_size]
-        places = np.random.default_rng([seed, epoch, 1]).permutation(len(whole))
-        return with_draw(np.concatenate([first, *(whole[place] for place in places), *last]), epoch)
+        places = np.random.default_rng([seed, epoch, 1]).permutation(len(full))
+        return with_draw(np.concatenate([first, *(full[place] for place in places), *last]), epoch)
 
     return EpochPlan(lru_cache(maxsize=2)(order), count, batch_size)
 

@@ -269,8 +269,8 @@ def frequency_sums(
         allowed: Whether each number can be a target, (size,). Other numbers have probability 0.
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)
-    there = asked > 0
-    nats = -(asked[there] * np.log(counts[there] / counts.sum())).sum()
+    present = asked > 0
+    nats = -(asked[present] * np.log(counts[present] / counts.sum())).sum()
     return {
         "loss": float(nats),
         "right": float(asked[counts.argmax()]),

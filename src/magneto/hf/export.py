@@ -15,7 +15,7 @@ from torch import nn
 
 from magneto.config import ConfigError, nearest
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import directory_aside, import_extra, read_json
+from magneto.files import import_extra, read_json, temporary_directory
 from magneto.hf.processors import (
     FRAMED,
     MASKED,
@@ -85,9 +85,9 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """Yield a temporary directory that replaces `directory`, which must be missing or empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} exists and is not empty")
-    with directory_aside(directory) as aside:
-        yield aside
-        aside.rename(directory)  # replaces an empty directory only
+    with temporary_directory(directory) as temporary:
+        yield temporary
+        temporary.rename(directory)  # replaces an empty directory only
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
     classes, names = getattr(model.config, "classes", None), assets.values.get("id2label", ())
     if names and classes not in (None, len(names)):
         raise ValueError(f"{len(names)} class names for {classes} classes")
-    with whole_directory(directory) as aside:
-        wrapped.save_pretrained(aside)
-        save_processors(assets, aside)
+    with whole_directory(directory) as temporary:
+        wrapped.save_pretrained(temporary)
+        save_processors(assets, temporary)
     return auto_class(type(wrapped).__name__)
 
 
@@ -227,8 +227,8 @@ ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
 
 def save_custom(model: nn.Module, data: Any, directory: Path) -> str:
     """Write the weights of a custom task's model; return the name of the model's class."""
-    with whole_directory(directory) as aside:
-        save_model(model, str(aside / "model.safetensors"))
+    with whole_directory(directory) as temporary:
+        save_model(model, str(temporary / "model.safetensors"))
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 

@@ -413,10 +413,10 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         head = self.get_submodule(self.head_name).modules() if self.head_name else ()
         if all(module is not part for part in head):
             raise ValueError(f"missing weights: {next(iter(lacking))} of a {type(module).__name__}")
-        drawn = deepcopy(module)  # loaded weights of the module stay
-        drawn.reset_parameters()  # type: ignore[operator]
+        fresh = deepcopy(module)  # loaded weights of the module stay
+        fresh.reset_parameters()  # type: ignore[operator]
         for name, parameter in lacking.items():
-            parameter.data.copy_(drawn.get_parameter(name))
+            parameter.data.copy_(fresh.get_parameter(name))
 
     def _draw_table(self, table: nn.Module) -> None:
         for name, parameter in table.named_parameters():

@@ -155,8 +155,8 @@ def shared_seeds(
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
     for seeds in range(len(order), 0, -1):
-        drawn = {rate: [own.get(seed) for seed in order[:seeds]] for rate, own in losses.items()}
-        full = {rate: [loss for loss in own if loss is not None] for rate, own in drawn.items()
+        by_seed = {rate: [own.get(seed) for seed in order[:seeds]] for rate, own in losses.items()}
+        full = {rate: [loss for loss in own if loss is not None] for rate, own in by_seed.items()
                 if None not in own}  # fmt: skip
         able = {rate: fmean(full[rate]) for rate in good if rate in full}
         if not able:

@@ -64,15 +64,15 @@ def find_vertex(
     edge = "smallest" if best == 0 else "largest" if best == len(rates) - 1 else ""
     if edge:
         rate, loss = math.log(rates[best]), table[best].mean()
-        drawn_rates, drawn = np.full(DRAWS, rate), weights @ table[best]
+        bootstrap_rates, bootstrap_losses = np.full(DRAWS, rate), weights @ table[best]
     else:
         x = np.log(rates[best - 1 : best + 2])
         near, window = table[best - 1 : best + 2], (x[2] - x[0]) / 2
         found, lowest = _vertices(x, near.mean(1)[None])
         rate, loss = found[0], lowest[0]
-        drawn_rates, drawn = _vertices(x, weights @ near.T)
+        bootstrap_rates, bootstrap_losses = _vertices(x, weights @ near.T)
     grown = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else math.nan
-    rate_error, loss_error = grown * drawn_rates.std(), grown * np.log(drawn).std()
+    rate_error, loss_error = grown * bootstrap_rates.std(), grown * np.log(bootstrap_losses).std()
     freedom = float(seeds - 1)
     if edge or seeds == 1:  # the error is assumed
         rate_error, freedom = edge_error if edge else window / math.sqrt(12), math.inf

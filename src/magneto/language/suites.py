@@ -231,23 +231,23 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     if data is None or data.startswith("hf:"):
         source = parse_source(data or f"hf:{suite.hub}") if data or suite.hub else None
         loaded = HubDataset(source).load(source.config, None) if source else {}
-        there = {name: (f"{source}, {name}", partial(iter, rows)) for name, rows in loaded.items()}
+        splits = {name: (f"{source}, {name}", partial(iter, rows)) for name, rows in loaded.items()}
         wanted = (source.split,) if source and source.split else wanted
     elif os.path.isdir(path):
-        there = _folder_splits(suite, path)
+        splits = _folder_splits(suite, path)
     elif os.path.isfile(path):
-        there = {"": (str(path), partial(stream_records, path, StrictCounts()))}
+        splits = {"": (str(path), partial(stream_records, path, StrictCounts()))}
     else:
         raise ConfigError([f"--data: no file or folder {data}{nearest_path(path)}"])
-    split = next((split for split in wanted if split in there), None)
+    split = next((split for split in wanted if split in splits), None)
     if split is None:
         raise _no_questions(suite, data)
-    pool = next((s for s in suite.demonstrations if s in there and s != split), None)
-    where, pool_where = (there[name][0] if name is not None else "" for name in (split, pool))
+    pool = next((s for s in suite.demonstrations if s in splits and s != split), None)
+    where, pool_where = (splits[name][0] if name is not None else "" for name in (split, pool))
     return SuiteQuestions(
         suite,
-        parse_records(suite, there[split][1](), where),
-        None if pool is None else parse_records(suite, there[pool][1](), pool_where),
+        parse_records(suite, splits[split][1](), where),
+        None if pool is None else parse_records(suite, splits[pool][1](), pool_where),
         where,
         pool_where or "the other questions",
     )

@@ -61,8 +61,8 @@ def width_scales(model: nn.Module) -> Mapping[str, Scale]:
             other: Any = base.get_submodule(name)
             # The forward pass multiplies the table by a number that grows with the width.
             grown = module.scale / other.scale
-            drawn = scales[f"{name}.table.weight"].initial
-            scales[f"{name}.table.weight"] = Scale(drawn / grown, 1 / grown)
+            initial = scales[f"{name}.table.weight"].initial
+            scales[f"{name}.table.weight"] = Scale(initial / grown, 1 / grown)
     check_tied(model, scales)
     return scales
 
@@ -83,14 +83,14 @@ def scale_of(
     module: nn.Module, base: nn.Module, key: str, shape: tuple[int, ...], smaller: tuple[int, ...]
 ) -> Scale:
     """Return the factors of a parameter, from its shapes in the model and at the base width."""
-    drawn, drawn_base = (initial_std(each, key) for each in (module, base))
-    kept = drawn_base / drawn if drawn else 1.0
+    std, base_std = (initial_std(each, key) for each in (module, base))
+    ratio = base_std / std if std else 1.0
     # The rows of an embedding are outputs.
     if len(shape) < 2 or isinstance(module, nn.Embedding) or shape[1] == smaller[1]:
-        return Scale(kept)
+        return Scale(ratio)
     times = shape[1] / smaller[1]
     grows = shape[0] != smaller[0]
-    return Scale(kept / (math.sqrt(times) if grows else times), 1 / times)
+    return Scale(ratio / (math.sqrt(times) if grows else times), 1 / times)
 
 
 def initial_std(module: nn.Module, key: str) -> float:

@@ -337,10 +337,10 @@ class Augmentation:
 
     def speeds(self, count: int, seed: int, epoch: int) -> np.ndarray:
         """Return the random speed factors of `count` utterances in an epoch, (count,)."""
-        drawn = np.random.default_rng([seed, epoch, SPEEDS]).integers(
+        chosen = np.random.default_rng([seed, epoch, SPEEDS]).integers(
             len(self.config.speeds), size=count
         )
-        return np.array(self.config.speeds)[drawn]
+        return np.array(self.config.speeds)[chosen]
 
     def sound(self, samples: np.ndarray, speed: float, seed: Sequence[int]) -> np.ndarray:
         config = self.config

@@ -103,8 +103,8 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
         return [Candidate("transducer", "recordings with transcripts")]
     by_kind = {kind: [p for p in files if p.name.lower().endswith(own)]
                for kind, own in ENDINGS.items()}  # fmt: skip
-    there = {*files}
-    if any(path.with_suffix(".txt") in there for path in by_kind["audio"]):
+    paths = {*files}
+    if any(path.with_suffix(".txt") in paths for path in by_kind["audio"]):
         return [Candidate("transducer", "recordings with a .txt file beside each")]
     if has_masks(folder, by_kind["image"]):
         return [Candidate("segmentation", "a folder of images and one of masks")]
@@ -276,8 +276,8 @@ def text_candidates(
         text = texts[0]
         options = dict(zip(("data.text_column", "data.pair_column"), texts, strict=False))
     if text is None:
-        there = ", ".join(f"{abbreviate(name)} ({kind})" for name, kind in kinds.items())
-        raise ValueError(f"no task fits the columns of {table.where}: {there}. The page 'A new "
+        columns = ", ".join(f"{abbreviate(name)} ({kind})" for name, kind in kinds.items())
+        raise ValueError(f"no task fits the columns of {table.where}: {columns}. The page 'A new "
                          "task' shows a task for a table of numbers.")  # fmt: skip
     for wanted in ("class", "number"):
         others = [name for name, kind in kinds.items() if kind == wanted and name != text]

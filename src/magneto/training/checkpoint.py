@@ -25,15 +25,15 @@ from torch import Tensor, nn
 from magneto.config import differences
 from magneto.data.stream import named_tensors
 from magneto.files import (
-    aside_path,
     check_directory,
-    clear_aside,
+    clear_temporary,
     fingerprint,
     plain,
     process_name,
     publish,
     read_json,
     read_object,
+    temporary_path,
     write_json,
 )
 from magneto.training.config import TrainingConfig, patience_is_over
@@ -202,7 +202,7 @@ class RunWeights:
         """Remove incomplete checkpoints, and return the newest undamaged one, or None."""
         if self.world.is_main_process:
             for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
-                clear_aside(directory)
+                clear_temporary(directory)
             held = list_checkpoints(self.run)
             self.undamaged = self._undamaged(held, "skipping damaged checkpoint")
         return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
@@ -368,7 +368,7 @@ class CheckpointWriter:
     def _write(
         self, directory: Path, kinds: PiecesByKind, state: dict[str, Any], after: Callable[[], None]
     ) -> None:
-        aside = aside_path(directory, self.process)
+        temporary = temporary_path(directory, self.process)
         try:
             manifest: dict[str, dict[str, int]] = {}
             indices: dict[str, dict[str, Any]] = {}
@@ -377,7 +377,7 @@ class CheckpointWriter:
                 name = f"{kind}{self._shard_suffix() if sharded else ''}.safetensors"
                 mine = {key: piece for key, piece in pieces.items() if self._is_writer_of(piece)}
                 if mine or (self.world.is_main_process and not sharded):
-                    manifest[name] = write_tensors(aside / name, mine)
+                    manifest[name] = write_tensors(temporary / name, mine)
                 if sharded:
                     indices[kind] = {
                         key: {
@@ -389,12 +389,12 @@ class CheckpointWriter:
                     }
             everyone = gather_lists([(manifest, indices)], self.world, self.group)
             if self.world.is_main_process:
-                publish_parts(aside, directory, everyone, state)
+                publish_parts(temporary, directory, everyone, state)
                 after()
             gather_lists([], self.world, self.group)  # waits for the main process
         finally:
             if self.world.is_main_process:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
 
     def _shard_suffix(self) -> str:
         size = self.world.shard_size
@@ -415,7 +415,7 @@ def write_tensors(path: Path, pieces: Mapping[str, Piece]) -> dict[str, int]:
 
 
 def publish_parts(
-    aside: Path,
+    temporary: Path,
     directory: Path,
     everyone: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]],
     state: dict[str, Any],
@@ -428,11 +428,11 @@ def publish_parts(
             into = merged.setdefault(kind, {})
             for name, found in entries.items():
                 into.setdefault(name, {**found, "pieces": []})["pieces"] += found["pieces"]
-    files = {index_path(aside, kind): entries for kind, entries in merged.items()}
-    for path, value in {**files, aside / STATE: state}.items():
+    files = {index_path(temporary, kind): entries for kind, entries in merged.items()}
+    for path, value in {**files, temporary / STATE: state}.items():
         write_json(path, value)
         manifest[path.name] = fingerprint(path)
-    publish(aside, directory, manifest)
+    publish(temporary, directory, manifest)
 
 
 def copy_to_cpu(tensor: Tensor) -> Tensor:

@@ -197,22 +197,22 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
 
     The first module that has a tied tensor initialises it.
     """
-    drawn: set[int] = set()
+    initialised: set[int] = set()
     with torch.random.fork_rng(devices=[]):
         for name, module in model.named_modules():
             own = own_tensors(module)
-            fresh = {key: tensor for key, tensor in own.items() if id(tensor) not in drawn}
+            fresh = {key: tensor for key, tensor in own.items() if id(tensor) not in initialised}
             if fresh:
                 torch.manual_seed(module_seed(seed, name))
                 draw_module(module, own, fresh)
-                drawn |= {id(tensor) for tensor in fresh.values()}
+                initialised |= {id(tensor) for tensor in fresh.values()}
 
 
 def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
     """Initialise a module's whole tensors on the CPU; copy this rank's rows to `fresh`."""
-    whole = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
+    full = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:
-        for key, value in whole.items():
+        for key, value in full.items():
             parameter = isinstance(own[key], nn.Parameter)
             setattr(module, key, nn.Parameter(value, requires_grad=False) if parameter else value)
         if (reset := getattr(module, "reset_parameters", None)) is not None:
@@ -222,7 +222,7 @@ def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tens
             setattr(module, key, tensor)
     for key, tensor in fresh.items():
         piece = piece_of(tensor)
-        piece.tensor.copy_(whole[key][piece.start : piece.stop] if piece.shape else whole[key])
+        piece.tensor.copy_(full[key][piece.start : piece.stop] if piece.shape else full[key])
 
 
 def module_seed(seed: int, name: str) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream, named_tensors
-from magneto.files import directory_aside, read_object, write_json
+from magneto.files import read_object, temporary_directory, write_json
 from magneto.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -331,16 +331,18 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
         ValueError: If the assets differ from those of the run, such as its tokenizer or the digest
             of its data.
     """
-    with directory_aside(run / ASSETS) as aside:
-        fields = task.save_assets(aside)
+    with temporary_directory(run / ASSETS) as temporary:
+        fields = task.save_assets(temporary)
         files = {
-            name: str(value.relative_to(aside))
+            name: str(value.relative_to(temporary))
             for name, value in fields.items()
             if isinstance(value, Path)
         }
         values = {name: value for name, value in fields.items() if name not in files}
-        write_json(aside / RESOLVED_FILE, {"values": values, "files": files})
-        made = {path: run / ASSETS / path.name for path in sorted(aside.iterdir(), reverse=True)}
+        write_json(temporary / RESOLVED_FILE, {"values": values, "files": files})
+        made = {
+            path: run / ASSETS / path.name for path in sorted(temporary.iterdir(), reverse=True)
+        }
         for path, place in made.items():
             if read_files(place) not in ({}, read_files(path)):
                 raise ValueError(

@@ -142,8 +142,8 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
     draw = torch.Generator().manual_seed(0)
     rows = []
     for code in chosen:
-        there = patches[flat == code]
-        some = there[torch.randperm(len(there), generator=draw)[:PATCHES]]
+        matching = patches[flat == code]
+        some = matching[torch.randperm(len(matching), generator=draw)[:PATCHES]]
         white = torch.ones(PATCHES - len(some), *some.shape[1:])
         rows.append(torch.cat((some, white)))
     numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)

@@ -251,16 +251,16 @@ def load_images(
         ValueError: If there are no images, or a validation image has an unknown class.
     """
     counts = Counts()
-    there = _read(config.source, config, counts, progress)
+    splits = _read(config.source, config, counts, progress)
     other = None
     if config.validation_source is not None:
         other = _read(config.validation_source, config, counts, progress)
-    elif {*there} == {"train"} and parse_source(config.source).kind == "builtin":
-        whole, draw = there["train"], torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(whole), generator=draw).numpy()
-        held = min(max(1, round(len(whole) * config.validation_fraction)), len(whole) - 1)
-        there = {"train": whole.take(order[held:]), "validation": whole.take(order[:held])}
-    parts = divide(there, other, config.validation_fraction, "image", counts)
+    elif {*splits} == {"train"} and parse_source(config.source).kind == "builtin":
+        rows, draw = splits["train"], torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(rows), generator=draw).numpy()
+        held = min(max(1, round(len(rows) * config.validation_fraction)), len(rows) - 1)
+        splits = {"train": rows.take(order[held:]), "validation": rows.take(order[:held])}
+    parts = divide(splits, other, config.validation_fraction, "image", counts)
     classes = list(config.classes or parts[0].columns["label"].names)
     known = problems or DataProblems()
     train, validation = (ImageSplit(numbered(part, classes), known) for part in parts)
@@ -274,8 +274,8 @@ def _read(
     found = parse_source(source)
     if found.kind == "builtin":
         return digits() if found.name == "digits" else scenes()
-    there = read_source(source, counts, "image", progress, paired_folders)
-    return {split: image_table(table, config, counts) for split, table in there.items()}
+    splits = read_source(source, counts, "image", progress, paired_folders)
+    return {split: image_table(table, config, counts) for split, table in splits.items()}
 
 
 def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
@@ -395,10 +395,10 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     if images and masks:
         parts = {path.name.lower(): (path, masks / path.name) for path in images.iterdir()}
         splits = standard_splits(parts)
-        there = {name: pair for name, pair in splits.items() if pair[1].is_dir()}
-        bare = [pair[0] for name, pair in splits.items() if there and name not in there]
+        paired = {name: pair for name, pair in splits.items() if pair[1].is_dir()}
+        bare = [pair[0] for name, pair in splits.items() if paired and name not in paired]
         counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
-        pairs: Mapping[str, tuple[Path, Path]] = there or {"train": (images, masks)}
+        pairs: Mapping[str, tuple[Path, Path]] = paired or {"train": (images, masks)}
     else:
         pairs = standard_splits({
             name: (inside[name], inside[name + suffix])

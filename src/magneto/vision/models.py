@@ -308,7 +308,7 @@ def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> I
 
 
 def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
-    more = [max(wanted - there, 0) for wanted, there in zip(size, image.shape[1:], strict=True)]
+    more = [max(wanted - given, 0) for wanted, given in zip(size, image.shape[1:], strict=True)]
     return F.pad(image, (0, more[1], 0, more[0]))
 
 

@@ -157,14 +157,14 @@ def segmentation_scores(
     counts = np.asarray(matrix, np.float64)
     if not counts.sum():
         raise ValueError("all pixels of the masks are ignored: none has a class")
-    right, there, answered = counts.diagonal(), counts.sum(1), counts.sum(0)
-    union = there + answered - right
+    right, labelled, answered = counts.diagonal(), counts.sum(1), counts.sum(0)
+    union = labelled + answered - right
     known = union > 0
     iou = right[known] / union[known]
     return {
         "mean_iou": float(iou.mean()),
         "pixel_accuracy": float(right.sum() / counts.sum()),
-        "mean_accuracy": float((right[there > 0] / there[there > 0]).mean()),
+        "mean_accuracy": float((right[labelled > 0] / labelled[labelled > 0]).mean()),
         **{
             f"iou_{name}": float(value)
             for name, value in zip(np.array(names, object)[known], iou, strict=True)

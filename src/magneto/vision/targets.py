@@ -435,9 +435,9 @@ def load_tokenizer(run: Path, model: ImageInputConfig) -> ImageTokenizer:
     task: Any = load_run(run, "auto", {"training.device": "cpu"}).model
     tokenizer: ImageTokenizer = task.tokenizer
     wrong = [
-        f"--model.{name} {there}"
+        f"--model.{name} {size}"
         for name in ("image_size", "patch_size", "channels")
-        if (there := getattr(tokenizer.config, name)) != getattr(model, name)
+        if (size := getattr(tokenizer.config, name)) != getattr(model, name)
     ]
     if wrong:
         raise ValueError(f"{run} tokenizes images of another size: give {' '.join(wrong)}")

@@ -277,13 +277,13 @@ class ImageTokenization(ImageTask):
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         apart, distance, codes = self._measure(model, batch)
-        there = (~batch["broken"])[:, None].expand_as(codes).to(apart.dtype)
+        readable = (~batch["broken"])[:, None].expand_as(codes).to(apart.dtype)
         used = torch.zeros(self.model_config.codes, dtype=apart.dtype, device=apart.device)
         return Scores({
-            "apart": (apart * there).sum(),
-            "distance": (distance * there).sum(),
-            "count": there.sum(),
-            "used": used.index_add(0, codes.flatten(), there.flatten()),
+            "apart": (apart * readable).sum(),
+            "distance": (distance * readable).sum(),
+            "count": readable.sum(),
+            "used": used.index_add(0, codes.flatten(), readable.flatten()),
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:

@@ -165,9 +165,9 @@ def for_lookup(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
 def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup: Lookup) -> float:
     """Return the share of annotators' answers in the answer list (0 without answers)."""
     answers, total, found = {*known}, 0, 0
-    for said in questions:
-        total += len(said)
-        found += sum(word in answers for word in for_lookup(said, lookup))
+    for annotators in questions:
+        total += len(annotators)
+        found += sum(word in answers for word in for_lookup(annotators, lookup))
     return found / max(total, 1)
 
 

@@ -72,11 +72,11 @@ def attention_figure(
         looked = maps[number, first + 1 : first + 1 + len(words)]
         shares.append(looked.sum((1, 2)))
         pixels = task.input_format.restore(image.numpy())
-        drawn = [Panel(darkened(pixels, weights), word)
+        word_panels = [Panel(darkened(pixels, weights), word)
                  for word, weights in zip(words[:WORDS], looked.numpy(), strict=False)]  # fmt: skip
         panels: list[Panel] = []
-        for start in range(0, len(drawn), ACROSS):
-            panels += [Panel() if start else Panel(pixels), *drawn[start : start + ACROSS]]
+        for start in range(0, len(word_panels), ACROSS):
+            panels += [Panel() if start else Panel(pixels), *word_panels[start : start + ACROSS]]
         above = heading(int(rows[row]), answers[row]) if side == 0 else ""
         sections.append(Section(panels, "   —   ".join(filter(None, (above, sides[side])))))
         cut |= len(words) > WORDS
@@ -116,8 +116,8 @@ def readable_rows(rows: ImageSplit) -> list[int]:
 
 def captions_figure(rows: ImageSplit, chosen: Sequence[int], written: Sequence[str]) -> Figure:
     given = rows.values("captions")
-    panels = [Panel(rows.pixels(row), f"model: {said}\nreference: {given[row][0]}")
-              for row, said in zip(chosen, written, strict=True)]  # fmt: skip
+    panels = [Panel(rows.pixels(row), f"model: {text}\nreference: {given[row][0]}")
+              for row, text in zip(chosen, written, strict=True)]  # fmt: skip
     caption = (
         f"{len(panels)} validation images with the model's caption and the first reference caption."
     )

@@ -85,8 +85,8 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
     run = pretrained_run(config)
     held = held_config(run)
     stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
-    there = model.state_dict()
-    state = {name: stored[name].read() for name in there
+    expected = model.state_dict()
+    state = {name: stored[name].read() for name in expected
              if name.startswith(PREFIX) and name in stored}  # fmt: skip
     if not state:
         raise ValueError(f"{run} has no tensors {PREFIX}*: {HINT}")
@@ -95,15 +95,16 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
     except ValueError as error:
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
-        if tensor.shape != there[name].shape:
-            raise ValueError(f"{run} has another encoder: the shape of {name} is "
-                             f"{tuple(tensor.shape)} in the run and {tuple(there[name].shape)} in "
-                             "the model")  # fmt: skip
-    drawn = join_words([name for name in there if name not in state], LISTED)
+        if tensor.shape != expected[name].shape:
+            shapes = (
+                f"{tuple(tensor.shape)} in the run and {tuple(expected[name].shape)} in the model"
+            )
+            raise ValueError(f"{run} has another encoder: the shape of {name} is {shapes}")
+    initialised = join_words([name for name in expected if name not in state], LISTED)
     left = join_words(sorted(stored.keys() - state.keys()), LISTED)
-    said = (f"{run}: {len(state)} tensors loaded; initialised randomly: {drawn or 'none'}; "
-            f"unused: {left or 'none'}")  # fmt: skip
-    return state, said
+    message = (f"{run}: {len(state)} tensors loaded; initialised randomly: "
+               f"{initialised or 'none'}; unused: {left or 'none'}")  # fmt: skip
+    return state, message
 
 
 def is_exported(folder: Path) -> bool:

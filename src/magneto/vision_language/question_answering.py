@@ -255,8 +255,8 @@ def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
     texts, majorities = held.values("question"), held.values("majority")
 
     def heading(row: int, answer: int) -> str:
-        said = f"; annotators: {majorities[row]}" if majorities[row] else ""
-        return f"{texts[row]}   —   model: {task.answers[answer]}{said}"
+        suffix = f"; annotators: {majorities[row]}" if majorities[row] else ""
+        return f"{texts[row]}   —   model: {task.answers[answer]}{suffix}"
 
     return attention_figure(task, model, heading)
 
@@ -278,9 +278,9 @@ def load_questions(
         if folder is not None:
             tables[source] = vqa_tables(folder, config, counts)
         else:
-            there = read_tables(source, scene_questions, counts, progress)
+            splits = read_tables(source, scene_questions, counts, progress)
             tables[source] = {name: question_table(table, config, counts)
-                              for name, table in there.items()}  # fmt: skip
+                              for name, table in splits.items()}  # fmt: skip
         return tables[source]
 
     found = load_rows(config, read, problems, counts, key="image_id")
@@ -301,11 +301,12 @@ def load_questions(
     counts[UNKNOWN_TRAINING] += len(train) - len(taught)
     can = np.fromiter(answerable(held.values("answers"), answers, config.normalise_answers), bool)
     counts[UNKNOWN_VALIDATION] += 0 if alone else int((~can).sum())
-    said = train.values("answers")
+    written = train.values("answers")
     return Questions(
         taught, held, counts=counts, answers=answers, train_targets=targets[known],
         validation_targets=gather_targets(held.values("answers"), answers, lookup), answerable=can,
-        coverage=(share_known(said, answers, "raw"), share_known(said, answers, "normalised")),
+        coverage=(share_known(written, answers, "raw"),
+                  share_known(written, answers, "normalised")),
     )  # fmt: skip
 
 
@@ -373,7 +374,7 @@ def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Tab
     parts = [tables[split] for split in ("train", "validation") if split in tables]
     majorities = [word for part in parts for word in part.values("majority")]
     written = not vqa and config.answer_lookup == "raw"
-    if written and all(len({*said}) == 1 for part in parts for said in part.values("answers")):
+    if written and all(len({*row}) == 1 for part in parts for row in part.values("answers")):
         return sorted(word for word, count in Counter(majorities).items() if count >= least)
     return known_answers(majorities, least)
 
@@ -394,8 +395,8 @@ def vqa_folder(source: str) -> Path | None:
     if parse_source(source).kind != "path":
         return None
     folder, splits = existing_path(source), (*ANNOTATED, *WITHOUT_ANSWERS)
-    there = any(file_of(folder, QUESTION_FILE, split).is_file() for split in splits)
-    return folder if there else None
+    is_vqa = any(file_of(folder, QUESTION_FILE, split).is_file() for split in splits)
+    return folder if is_vqa else None
 
 
 def vqa_tables(

@@ -96,11 +96,11 @@ class VisualReasoning(PairTask):
         Statements about an unreadable image count as wrong.
         """
         rows, given = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
-        said = self.splits.validation.take(rows).values("said")
+        sentences = self.splits.validation.take(rows).values("sentence_key")
         found = {
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["accuracy"] / sums["count"],
-            "consistency": consistency(said, given == self.truths[True][rows]),
+            "consistency": consistency(sentences, given == self.truths[True][rows]),
         }
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
@@ -127,12 +127,12 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
     return attention_figure(task, model, heading, SIDES)
 
 
-def consistency(said: Sequence[str], right: np.ndarray) -> float:
+def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
     """Return the share of sentences whose statements are all classified correctly.
 
-    `said` has the sentence of each statement, and `right` whether its classification is right.
+    `sentences` has the sentence of each statement, and `right` whether its classification is right.
     """
-    _, number = np.unique(np.array(said), return_inverse=True)
+    _, number = np.unique(np.array(sentences), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
     return float((wrong == 0).mean())
 
@@ -140,16 +140,16 @@ def consistency(said: Sequence[str], right: np.ndarray) -> float:
 def load_statements(
     config: StatementDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> ImageSplits:
-    """Return statements: columns "left", "right", "statement", "truth" (1 or 0), "said", "group".
+    """Return statements: "left", "right", "statement", "truth" (1 or 0), "sentence_key", "group".
 
     Statements that share an image have the same "group", which is held out as a whole. Statements
-    of the same sentence have the same "said", for `consistency`.
+    of the same sentence have the same "sentence_key", for `consistency`.
     """
     counts = Counts()
 
     def tables(source: str) -> dict[str, Table]:
-        there = statement_files(source)
-        found = ({split: read_file(path, counts) for split, path in there.items()} if there
+        files = statement_files(source)
+        found = ({split: read_file(path, counts) for split, path in files.items()} if files
                  else read_tables(source, scene_statements, counts, progress))  # fmt: skip
         named = [split for split, table in found.items() if "identifier" in table.columns]
         if named:
@@ -185,7 +185,7 @@ def statement_files(source: str) -> dict[str, Path]:
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
-    """Return a table with columns "left", "right", "group" and "said" from its identifiers."""
+    """Return a table with "left", "right", "group" and "sentence_key" from its identifiers."""
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
     columns: dict[str, Any] = dict(table.columns)
@@ -194,7 +194,7 @@ def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
                  for part, whole in zip(parts, sound, strict=True)]  # fmt: skip
         columns[name] = named_images(names, folder, known)
     columns["group"] = ["-".join(part[:2]) for part in parts]
-    columns["said"] = [f"{'-'.join(part[:2])}-{part[-1]}" for part in parts]
+    columns["sentence_key"] = [f"{'-'.join(part[:2])}-{part[-1]}" for part in parts]
     return replace(table, columns=columns)
 
 
@@ -206,23 +206,24 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
     groups = table.columns.get("group")
     if groups is None:
         groups = groups_of([table.columns[side] for side in SIDES])
-    met: set[str] = set()
+    seen: set[str] = set()
 
     def read(row: int) -> tuple[int, dict[str, Any]] | None:
         record = {name: column[row] for name, column in table.columns.items()}
-        said, label = record["statement"], TRUTHS.get(str(record["truth"]).strip().lower())
-        if not isinstance(said, str):
+        statement, label = record["statement"], TRUTHS.get(str(record["truth"]).strip().lower())
+        if not isinstance(statement, str):
             raise BadRecord("no statement")
-        said, identifier = said.strip(), record.get("identifier")
-        if not said or label is None:
+        statement, identifier = statement.strip(), record.get("identifier")
+        if not statement or label is None:
             counts[EMPTY if label is not None else UNLABELLED] += 1
             return None
-        if identifier in met:
+        if identifier in seen:
             counts.record(DUPLICATES, table.where, str(identifier))
             return None
         if identifier is not None:
-            met.add(identifier)
-        return row, {"statement": said, "truth": label, "said": record.get("said") or said,
+            seen.add(identifier)
+        sentence_key = record.get("sentence_key") or statement
+        return row, {"statement": statement, "truth": label, "sentence_key": sentence_key,
                      "group": str(groups[row])}  # fmt: skip
 
     rows = read_each(table.rows.tolist(), read, counts, f"{table.where}, record")

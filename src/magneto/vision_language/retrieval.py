@@ -201,12 +201,12 @@ def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
 
     batch, device = task.validation_batches()[0], next(model.parameters()).device
     images, texts, _ = model(batch["images"].to(device), batch["samples"].to(device))
-    there = ~batch["broken"].bool().cpu()
-    if not there.any():
+    readable = ~batch["broken"].bool().cpu()
+    if not readable.any():
         return []
-    firsts = texts[batch["first"]].cpu()[there]
-    rows = batch["rows"].cpu()[there].tolist()
-    return [searches_figure(task.splits.validation, rows, images.cpu()[there], firsts)]
+    firsts = texts[batch["first"]].cpu()[readable]
+    rows = batch["rows"].cpu()[readable].tolist()
+    return [searches_figure(task.splits.validation, rows, images.cpu()[readable], firsts)]
 
 
 def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
@@ -264,11 +264,11 @@ def gather_at(part: Tensor, start: int, total: int) -> Tensor:
 
     `start` is the index of this rank's first row among all rows.
     """
-    whole = part.new_zeros(total, part.shape[1])
-    whole[start : start + len(part)] = part.detach()
+    gathered = part.new_zeros(total, part.shape[1])
+    gathered[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:
-        dist.all_reduce(whole)
-    return whole
+        dist.all_reduce(gathered)
+    return gathered
 
 
 def piece_loss(
@@ -285,12 +285,12 @@ def piece_loss(
     """
     stop = start + len(images)
     own = slice(start, stop)
-    whole = [
+    gathered = [
         torch.cat((held[:start], part, held[stop:]))
         for held, part in zip(everything, (images, texts), strict=True)
     ]
-    losses = contrastive_losses(whole[0], whole[1], scale.detach())
-    fixed = [part.detach() for part in whole]
+    losses = contrastive_losses(gathered[0], gathered[1], scale.detach())
+    fixed = [part.detach() for part in gathered]
     value = contrastive_losses(fixed[0], fixed[1], scale)[own].sum()
     total = losses.sum()
     return value + total - total.detach()

@@ -133,9 +133,9 @@ def scene_statements() -> dict[str, Table]:
                     fitting = np.flatnonzero((has[:, [first, second]] == wanted).all(1))
                     scenes.append(pool[random.choice(fitting)])
         mixed = [rows[number] for number in random.permutation(len(rows))]
-        pairs, said, truths = zip(*mixed, strict=True)
+        pairs, sentences, truths = zip(*mixed, strict=True)
         left, right = (Pixels(render(np.stack(scenes[side::2]))[[*pairs]]) for side in (0, 1))
-        columns = {"left": left, "right": right, "statement": [*said], "truth": [*truths],
+        columns = {"left": left, "right": right, "statement": [*sentences], "truth": [*truths],
                    "group": [*pairs]}  # fmt: skip
         found[split] = table_of_columns(columns, BUILTIN)
     return found

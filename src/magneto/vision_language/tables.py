@@ -101,20 +101,20 @@ def load_rows(
         ValueError: If there are no training or validation rows, all their images are missing, or
             the wanted split is missing.
     """
-    there, other = tables(config.source), None
+    splits, other = tables(config.source), None
     if config.validation_source is not None:
         same = config.validation_source == config.source
-        other = there if same else tables(config.validation_source)
+        other = splits if same else tables(config.validation_source)
     if wanted == "validation":
-        parts = divide(there, other, config.validation_fraction, key, counts)
+        parts = divide(splits, other, config.validation_fraction, key, counts)
     else:
-        found, source = other or there, config.validation_source or config.source
-        others = [table for split, table in there.items() if other or split != wanted]
+        found, source = other or splits, config.validation_source or config.source
+        others = [table for split, table in splits.items() if other or split != wanted]
         if wanted not in found or not others:
             raise ValueError(f"{source} has the splits {', '.join(found)}, but a {wanted} split is "
                              "needed beside training data: set data.validation_split or "
                              "data.validation_source")  # fmt: skip
-        parts = there.get("train", others[0]), found[wanted]
+        parts = splits.get("train", others[0]), found[wanted]
     train, held = (ImageSplit(part, problems, names) for part in parts)
     gone = missing_images(train)
     for column, lost in zip(train.columns, gone.T, strict=True):
@@ -222,10 +222,10 @@ def load_captions(
     def tables(source: str) -> dict[str, Table]:
         file = karpathy_file(source)
         if file is not None:
-            there = karpathy_tables(file, config.image_folder, counts)
+            splits = karpathy_tables(file, config.image_folder, counts)
         else:
-            there = read_tables(source, scene_pairs, counts, progress)
-        return {split: caption_table(table, config, counts) for split, table in there.items()}
+            splits = read_tables(source, scene_pairs, counts, progress)
+        return {split: caption_table(table, config, counts) for split, table in splits.items()}
 
     wanted = {"val": "validation", "test": "test"}[config.validation_split]
     return load_rows(config, tables, problems, counts, wanted)
@@ -253,8 +253,8 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
     captions: dict[int, list[str]] = {}
     for row in table.rows.tolist():
         number = first.setdefault(store.key(row), row) if isinstance(store, Files) else row
-        for said in texts_of(texts[row]):
-            words, known = " ".join(said.split()), captions.get(number, [])
+        for text in texts_of(texts[row]):
+            words, known = " ".join(text.split()), captions.get(number, [])
             if not words:
                 counts.record(EMPTY, f"{table.where}, record {row + 1}", "no text")
             elif words in known:

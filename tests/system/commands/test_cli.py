@@ -74,9 +74,9 @@ MISTAKES = [
 def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path: Path, monkeypatch) -> None:
     """And nothing is written."""
     monkeypatch.chdir(tmp_path)
-    for words, said in MISTAKES:
+    for words, message in MISTAKES:
         extra = ["--out", tmp_path / "run"] if words.startswith("train causal-lm/tiny") else []
-        assert said in refused(capsys, *words.split(), *extra), words
+        assert message in refused(capsys, *words.split(), *extra), words
     assert not list(tmp_path.iterdir())
 
 
@@ -156,10 +156,10 @@ def raising(error: BaseException) -> Callable[[], int]:
 
 
 def test_what_a_library_says_of_memory_and_disk_is_one_line(capsys) -> None:
-    for error, said in SAID_BY_LIBRARIES:
+    for error, message in SAID_BY_LIBRARIES:
         assert guarded(raising(error)) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("magneto: ") and said in line
+        assert line.startswith("magneto: ") and message in line
 
 
 def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypatch) -> None:

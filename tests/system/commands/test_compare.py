@@ -70,10 +70,10 @@ def test_what_can_not_be_measured_hides_no_table(
 
     monkeypatch.setattr(comparison, "measure_recipes", fail)
     assert main(given) == 0
-    said = capsys.readouterr()
-    assert "Updates and activations could not be measured: no such thing\n" in said.err
-    assert "\n\n\n" not in said.out
-    assert "accuracy" in said.out and "measured" not in read_object(out / "comparison.json")
+    output = capsys.readouterr()
+    assert "Updates and activations could not be measured: no such thing\n" in output.err
+    assert "\n\n\n" not in output.out
+    assert "accuracy" in output.out and "measured" not in read_object(out / "comparison.json")
 
 
 # Of each command: more options, its file, and options with which it would begin other runs.

@@ -97,15 +97,15 @@ def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
 def test_a_name_of_timms_on_the_hub_brings_its_weights(tmp_path: Path, monkeypatch) -> None:
     import huggingface_hub
 
-    there, here = tmp_path / "hub", tmp_path / "cache"
-    there.mkdir()
+    hub, here = tmp_path / "hub", tmp_path / "cache"
+    hub.mkdir()
     values = {"placement": "pre", "norm_eps": 1e-6, "image_size": 8, "patch_size": 4, "classes": 3}
     ours = ImageClassifier(ImageClassifierConfig(**SIZES, **values))
-    save_weight_file(ours, "timm_vit", there)
+    save_weight_file(ours, "timm_vit", hub)
 
     def download(name: str, allow_patterns: list[str]) -> str:
         here.mkdir(exist_ok=True)
-        for path in there.iterdir():
+        for path in hub.iterdir():
             if path.name in allow_patterns:
                 shutil.copyfile(path, here / path.name)
         return str(here)

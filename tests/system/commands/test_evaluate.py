@@ -31,13 +31,13 @@ def count_scored() -> None:
 def test_ranks_share_the_batches_and_one_prints(digits_run: Path, capsys) -> None:
     words = ["evaluate", str(digits_run), "--limit", "2", "--json"]
     _, alone, _ = outcome(capsys, *words)
-    said = run_ranks(2, __file__, *words)
-    (line,) = [line for line in said.splitlines() if line.startswith("{")]
+    output = run_ranks(2, __file__, *words)
+    (line,) = [line for line in output.splitlines() if line.startswith("{")]
     expected, found = json.loads(alone), json.loads(line)
     for name in ("run", "weights"):
         assert found.pop(name) == expected.pop(name)
     assert found == pytest.approx(expected, rel=1e-5)
-    assert said.count("scored 1\n") == 2
+    assert output.count("scored 1\n") == 2
 
 
 def test_what_one_process_measures_waits_for_no_other(

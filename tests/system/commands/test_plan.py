@@ -107,16 +107,16 @@ def test_a_plan(capsys: Any) -> None:
     )
     epochs = [*SMALL, "--training.epochs", "2", "--training.steps", "1"]
     assert answer(capsys, *epochs, "--examples", "6400")["steps"] == 200
-    said = printed(capsys, *epochs, "--gpus", "64", "--gpu-memory", "0.001")
+    output = printed(capsys, *epochs, "--gpus", "64", "--gpu-memory", "0.001")
     for words in ("assumed", "hybrid", "nothing fits in 0.001 GB", "give --examples N"):
-        assert words in said
+        assert words in output
 
 
 def test_assumed_sizes_are_printed(capsys: Any) -> None:
     words = ["plan", "image-classification/tiny", "--data", "nowhere", "--model.image_size", "null",
              "--model.patch_size", "8", "--model.channels", "null"]  # fmt: skip
-    said = printed(capsys, *words)
-    assert "model.image_size 64, model.channels 3; training derives these from the data" in said
+    output = printed(capsys, *words)
+    assert "model.image_size 64, model.channels 3; training derives these from the data" in output
     # The largest size that a training would derive, as it derives it.
     assert "model.image_size 64" in printed(capsys, *words[:-4], "--model.patch_size", "4")
 

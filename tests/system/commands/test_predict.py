@@ -60,13 +60,13 @@ def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
 def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "notes.txt").write_text("words")
     os.mkfifo(tmp_path / "pipe.png")
-    for words, said in (
+    for words, message in (
         ([tmp_path / "pipe.png"], "is neither a file nor a folder"),
         ([tmp_path / "notes.txt"], "none of 1 files could be read as an image"),
         ([images / "aa.png"], "did you mean"),
         (["-", "-"], "standard input (-) can be given only once"),
     ):
-        assert said in refused(capsys, "predict", run, *words)
+        assert message in refused(capsys, "predict", run, *words)
 
 
 def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:

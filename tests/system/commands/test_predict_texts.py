@@ -63,9 +63,9 @@ def test_evaluation_on_a_table_from_standard_input(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
         found.append(answer(capsys, "evaluate", run, "--data", name))
     assert found[0] == found[1]
-    for content, said in ((b"", "is empty"), (b'{"a": 1}\n', "has no column")):
+    for content, message in ((b"", "is empty"), (b'{"a": 1}\n', "has no column")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-        assert f"standard input (-) {said}" in refused(capsys, "evaluate", run, "--data", "-")
+        assert f"standard input (-) {message}" in refused(capsys, "evaluate", run, "--data", "-")
 
 
 def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> None:
@@ -87,10 +87,10 @@ def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeyp
     assert code == 0 and "1 of 2 texts were truncated to" in err
     (tmp_path / "empty.txt").write_text("")
     monkeypatch.setattr("sys.stdin", None)
-    for words, said in (
+    for words, message in (
         (["lines.txt"], "no file or folder lines.txt"),
         ([tmp_path], "is a folder"),
         ([tmp_path / "empty.txt"], "no text in"),
         ([], "standard input is closed"),
     ):
-        assert said in refused(capsys, "predict", run, *words)
+        assert message in refused(capsys, "predict", run, *words)

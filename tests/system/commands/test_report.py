@@ -21,8 +21,8 @@ def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.Mon
         "prepare",
         lambda task, *given: (read.append(task), original(task, *given)),
     )
-    said = answer(capsys, "report", digits_run, "--out", tmp_path / "page")
-    text = Path(said["page"]).read_text()
+    output = answer(capsys, "report", digits_run, "--out", tmp_path / "page")
+    text = Path(output["page"]).read_text()
     accuracy = json.loads((digits_run / "result.json").read_text())["metrics"]["accuracy"]
     assert f"validation accuracy: {accuracy:.4g} (trivial baseline: " in text
     assert "Status: finished at step 6" in text

@@ -34,8 +34,8 @@ def test_the_nearest_are_found_and_the_index_is_kept(
         write(tmp_path / "photos" / f"{number}.png", encoded(photo(number)))
     write(tmp_path / "photos" / "broken.png", b"no image")
     (tmp_path / "texts.txt").write_text("a red square\n\ntwo blue circles\n", encoding="utf-8")
-    found, said = search(capsys, retriever, "a red square", tmp_path / "photos", "--top", 3)
-    assert "broken.png" in said and found["searched"] == 5
+    found, errors = search(capsys, retriever, "a red square", tmp_path / "photos", "--top", 3)
+    assert "broken.png" in errors and found["searched"] == 5
     opened = load_run(retriever, "best", {})
     images = [np.asarray(photo(number)) for number in range(5)]
     scores = vectors(opened, [*images, "a red square"])
@@ -63,8 +63,8 @@ def vectors(opened, inputs: list) -> np.ndarray:
 
 def test_mistakes_are_one_line(retriever: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "empty").mkdir()
-    for words, said in (
+    for words, message in (
         (["a dog", tmp_path / "empty"], "no images in"),
         (["dog.png", tmp_path / "empty"], "no image dog.png"),
     ):
-        assert said in refused(capsys, "search", retriever, *words)
+        assert message in refused(capsys, "search", retriever, *words)

@@ -121,7 +121,7 @@ def test_samples_alone_are_not_taken_for_a_recording(run: Path, capsys, monkeypa
 
 def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
     file, other = (str(run.parent / f"{name}.wav") for name in "ab")
-    for words, said in (
+    for words, message in (
         ([str(run.parent / "c.wav")], "did you mean"),
         (["-", file], "omit the other recordings"),
         ([file, other, "--srt"], "--out DIR"),
@@ -131,7 +131,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
         ([file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
         ([file, *BEAM, "--data.max_duration", "4"], "is longer than a window of 4 s"),
     ):
-        assert said in refused(capsys, "transcribe", run, *words)
+        assert message in refused(capsys, "transcribe", run, *words)
     monkeypatch.setattr("sys.stdin", None)
     assert "standard input must be a recording" in refused(capsys, "transcribe", run, "-")
 

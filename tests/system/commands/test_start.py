@@ -61,9 +61,9 @@ def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = tmp_path / "reviews.csv"
     rows = [f"this was {['bad', 'good'][n % 2]} number {n},{n % 2}" for n in range(60)]
     source.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    said = printed(capsys, "start", source, "--training.steps", "2")
-    assert "a text and a label -> text-classification" in said
-    assert "magneto train text-classification/start --data" in said
+    output = printed(capsys, "start", source, "--training.steps", "2")
+    assert "a text and a label -> text-classification" in output
+    assert "magneto train text-classification/start --data" in output
 
 
 def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:

@@ -154,9 +154,12 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
     second = run(tmp_path / "2", {"metrics": {"accuracy": 0.8}}, **post, seed=7)
     [score] = best_scores(read_runs([first, second], IMAGES))
     assert score.seeds == pytest.approx((70, 80))
-    for change, said in (({"model.width": 24}, "model.width is"), ({"training.steps": 9}, "steps")):
-        other = run(tmp_path / said, {"metrics": {"accuracy": 0.8}}, **post, seed=8, **change)
-        with pytest.raises(ConfigError, match=f"are not seeds of one row .*{said}"):
+    for change, message in (
+        ({"model.width": 24}, "model.width is"),
+        ({"training.steps": 9}, "steps"),
+    ):
+        other = run(tmp_path / message, {"metrics": {"accuracy": 0.8}}, **post, seed=8, **change)
+        with pytest.raises(ConfigError, match=f"are not seeds of one row .*{message}"):
             read_runs([first, other], IMAGES)
 
 

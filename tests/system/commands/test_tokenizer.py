@@ -63,12 +63,12 @@ def test_the_command_and_its_mistakes(
     words = [*common, "--kind", "unigram", "--vocab-size", 300, "--out", out]
     assert answer(capsys, "tokenizer", *words) == {"tokenizer": str(out), "vocab_size": 300}
     unigram = (*common, "--kind", "unigram", "--out", other)
-    for given, said in (
+    for given, message in (
         (words, "already exists"),
         ((*unigram, "--vocab-size", 5000), "SentencePiece: Vocabulary size too high (5000)"),
         ((*common, "--out", tmp_path / "x.json", "--vocab-size", 9), "--vocab-size 260 or more"),
         ((*common, "--out", other), "a byte-bpe tokenizer needs a .json file"),
         ((*common[:3], "--out", tmp_path / "y.json"), f"[{corpus}, line 1: "),
     ):
-        assert said in refused(capsys, "tokenizer", *given)
+        assert message in refused(capsys, "tokenizer", *given)
     assert not other.exists() and not list(tmp_path.glob(".*"))

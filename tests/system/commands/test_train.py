@@ -75,8 +75,8 @@ def test_a_run_that_is_being_trained_is_refused_until_it_is_free(
     words = ["--training.steps", "8", "--training.learning_rate", "1e-5"]
     code, _, err = outcome(capsys, "train", "--resume", run, *words)
     assert code == 0
-    said = next(line for line in err.splitlines() if line.startswith("changed settings: "))
-    assert "training.steps is 8 (was 6)" in said and "learning_rate is 1e-05 (was" in said
+    changes = next(line for line in err.splitlines() if line.startswith("changed settings: "))
+    assert "training.steps is 8 (was 6)" in changes and "learning_rate is 1e-05 (was" in changes
     assert open_run(run).training.steps == 8
 
 
@@ -183,8 +183,8 @@ def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> N
     (tmp_path / "program.py").write_text(program)
     out = tmp_path / "run"
     words = ["--max-restarts", "1", "program.py", *NEW, "--auto-resume", "--out", str(out)]
-    said = on_two_ranks(tmp_path, *words)
-    assert "resuming from" in said and "step 2" in said
+    output = on_two_ranks(tmp_path, *words)
+    assert "resuming from" in output and "step 2" in output
     assert json.loads((out / "result.json").read_text())["step"] == 6
 
 

@@ -130,7 +130,7 @@ def test_only_line_feeds_end_lines() -> None:
 def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(run.parent)
     translate, evaluate = f"translate {run}", f"evaluate {run}"
-    for words, said in (
+    for words, message in (
         (f"{translate} --to dee", "no language 'dee'; did you mean de? (the model has de, en, fr)"),
         (translate, "--to de|en|fr"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
@@ -138,7 +138,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{evaluate} --data test --directions en-it", "no test text for en-it. Its lang"),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
     ):
-        assert said in refused(capsys, *words.split()), words
+        assert message in refused(capsys, *words.split()), words
 
 
 def test_validation_sentences_have_loss_and_scores_of_the_directions_asked_for(

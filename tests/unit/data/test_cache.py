@@ -10,7 +10,7 @@ import pytest
 
 from magneto.data.cache import add_alias, content_digest, create_cached, file_states, is_cached
 from magneto.files import MANIFEST
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 
 
 def test_content_is_known_by_its_parts_and_their_ends() -> None:
@@ -24,8 +24,8 @@ def test_a_directory_appears_when_it_is_complete_and_whoever_was_faster_stays(
     tmp_path: Path,
 ) -> None:
     for path, faster in ((tmp_path / "made", None), (tmp_path / "other", "fast")):
-        with create_cached(path) as aside:
-            (aside / "file").write_text("slow")
+        with create_cached(path) as temporary:
+            (temporary / "file").write_text("slow")
             assert not path.exists()
             if faster:
                 path.mkdir()
@@ -41,8 +41,8 @@ def test_another_name_leads_to_it_and_makes_way_once_it_is_gone(tmp_path: Path) 
         add_alias(held, other)
         assert other.resolve() == held.resolve()
     held.rmdir()
-    with create_cached(other) as aside:
-        (aside / "file").write_text("new")
+    with create_cached(other) as temporary:
+        (temporary / "file").write_text("new")
     assert not other.is_symlink() and (other / "file").read_text() == "new"
 
 
@@ -78,16 +78,16 @@ def test_a_file_is_another_once_it_is_written_or_moved(tmp_path: Path) -> None:
 @pytest.fixture
 def held(tmp_path: Path) -> Path:
     path = tmp_path / "cache" / "text-1"
-    with create_cached(path) as aside:
-        (aside / "train.bin").write_bytes(bytes(range(256)))
-        (aside / "empty").touch()
+    with create_cached(path) as temporary:
+        (temporary / "train.bin").write_bytes(bytes(range(256)))
+        (temporary / "empty").touch()
     return path
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "manifest", "no manifest"])
 def test_what_is_damaged_is_taken_away_and_said(held: Path, damage: str) -> None:
-    file, manifest, said = held / "train.bin", held / MANIFEST, Said()
-    assert is_cached(held, said) and not said.lines
+    file, manifest, progress = held / "train.bin", held / MANIFEST, RecordedProgress()
+    assert is_cached(held, progress) and not progress.lines
     {
         "flip": lambda: file.write_bytes(bytes(256)),
         "cut": lambda: os.truncate(file, 9),
@@ -95,8 +95,8 @@ def test_what_is_damaged_is_taken_away_and_said(held: Path, damage: str) -> None
         "manifest": lambda: manifest.write_text(json.dumps({"train.bin": 3})),
         "no manifest": manifest.unlink,
     }[damage]()
-    assert not is_cached(held, said) and not list(held.parent.iterdir())
-    (line,) = said.lines
+    assert not is_cached(held, progress) and not list(held.parent.iterdir())
+    (line,) = progress.lines
     assert str(held) in line and "creating it again" in line
 
 

@@ -66,8 +66,8 @@ def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
 def test_files_are_of_the_split_that_they_are_named_after(tmp_path: Path) -> None:
     for name in ("train-00", "train-01", "valid-00", "test-00", "notes"):
         (tmp_path / f"{name}.txt").write_text(name)
-    there = open_documents(str(tmp_path), "text")
-    found = {split: list(documents(Counts())) for split, documents in there.items()}
+    splits = open_documents(str(tmp_path), "text")
+    found = {split: list(documents(Counts())) for split, documents in splits.items()}
     assert found == {"train": ["notes", "train-00", "train-01"], "validation": ["valid-00"],
                      "test": ["test-00"]}  # fmt: skip
     for path in tmp_path.glob("train*"):
@@ -110,14 +110,14 @@ def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.tsv").write_text("good film\tpos\nbad film\tneg\n")
-    for source, said in (
+    for source, message in (
         (tmp_path / "corpsu.txt", r"did you mean .*corpus\.txt"),
         (tmp_path / "empty", "none ends in"),
         ("builtin:docstring", "Known: builtin:docstrings"),
         (tmp_path / "a.tsv", r"a\.tsv has no column 'text' among 'good film', 'pos'\. "
          r"Set data\.text_field; if the first line is not a header"),
     ):  # fmt: skip
-        with pytest.raises((FileNotFoundError, ValueError), match=said):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
             read(str(source))
 
 

@@ -57,11 +57,11 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
     for name in ("train/x/1.wav", "train/y/2.FLAC", "dev/x/3.mp3"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(name.encode())
-    there = read_source(str(tmp_path / "in"), Counts(), "audio")
-    assert [row["audio"].read() for row in rows_of(there["train"])] == [
+    splits = read_source(str(tmp_path / "in"), Counts(), "audio")
+    assert [row["audio"].read() for row in rows_of(splits["train"])] == [
         b"train/x/1.wav", b"train/y/2.FLAC"
     ]  # fmt: skip
-    assert there["train"].values("label") == ["x", "y"] and len(there["validation"]) == 1
+    assert splits["train"].values("label") == ["x", "y"] and len(splits["validation"]) == 1
     members = {
         "a.flac": b"sound", "a.txt": b"of a", "b.json": b'{"transcript": "of b", "speaker": 3}',
         "b.wav": b"more", "c.json": b"{", "c.txt": b"of c",
@@ -118,8 +118,8 @@ def test_a_column_of_splits_is_followed(tmp_path: Path) -> None:
     path, counts = tmp_path / "a.csv", Counts()
     words = ["train", "Train", "val", "test", "dev", "unsure", ""]
     path.write_text("text,split\n" + "".join(f"{n},{word}\n" for n, word in enumerate(words)))
-    there = read_source(str(path), counts, "text")
-    assert {split: table.values("text") for split, table in there.items()} == {
+    splits = read_source(str(path), counts, "text")
+    assert {split: table.values("text") for split, table in splits.items()} == {
         "train": ["0", "1"], "validation": ["2", "4"], "test": ["3"],
     }  # fmt: skip
     assert counts[OTHER_SPLITS] == 2

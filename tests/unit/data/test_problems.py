@@ -18,7 +18,7 @@ from magneto.data.problems import (
     StrictCounts,
 )
 from tests.problems import listed
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 
 
 def test_counts_add_up_are_plain_json_and_words() -> None:
@@ -42,31 +42,36 @@ BROKEN, ODD = "broken image", "odd one"
 
 
 def test_a_few_are_named(tmp_path: Path) -> None:
-    said = Said()
+    progress = RecordedProgress()
     problems = DataProblems()
-    problems.write_to(tmp_path, said)
+    problems.write_to(tmp_path, progress)
     for number in [*range(12), *range(12)]:
         problems.record(BROKEN, f"{number}.jpg", "cut\toff\n")
-    assert said.lines[0] == f"{BROKEN}: 0.jpg (cut off )"
-    assert len(said.lines) == FEW
-    assert said.lines[-1].endswith(f"not printed (listed in {tmp_path / PROBLEMS_FILE})")
+    assert progress.lines[0] == f"{BROKEN}: 0.jpg (cut off )"
+    assert len(progress.lines) == FEW
+    assert progress.lines[-1].endswith(f"not printed (listed in {tmp_path / PROBLEMS_FILE})")
     assert listed(tmp_path) == [[BROKEN, f"{n}.jpg", "cut off "] for n in range(12)]
 
 
 def test_processes_and_resumed_runs_list_and_say_each_once(tmp_path: Path) -> None:
-    first, second, heard, said = DataProblems(), DataProblems(), Said(), Said()
+    first, second, others, progress = (
+        DataProblems(),
+        DataProblems(),
+        RecordedProgress(),
+        RecordedProgress(),
+    )
     first.write_to(tmp_path)
-    second.write_to(tmp_path, heard)
+    second.write_to(tmp_path, others)
     for problems in (first, second):
         problems.record(BROKEN, "a\udcff.jpg", "cut off")
     first.record(BROKEN, "b.jpg", "cut off")
     resumed = DataProblems()
     resumed.record(BROKEN, "b.jpg", "cut off")  # before it has the run
     resumed.record(BROKEN, "c.jpg", "cut off")
-    resumed.write_to(tmp_path, said)
+    resumed.write_to(tmp_path, progress)
     resumed.record(BROKEN, "a\udcff.jpg", "cut off")
     assert [name for _, name, _ in listed(tmp_path)] == ["a\\udcff.jpg", "b.jpg", "c.jpg"]
-    assert heard.lines == [] and said.lines == [f"{BROKEN}: c.jpg (cut off)"]
+    assert others.lines == [] and progress.lines == [f"{BROKEN}: c.jpg (cut off)"]
     second.record(ODD, "d.jpg", "strange")
     assert first.describe() == f"{BROKEN}: 3; {ODD}: 1"
 
@@ -106,9 +111,9 @@ def test_processes_that_meet_the_same_at_once_write_it_once(tmp_path: Path) -> N
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_run_that_can_not_be_written_to(tmp_path: Path) -> None:
-    said, sealed = Said(), tmp_path / "run"
+    progress, sealed = RecordedProgress(), tmp_path / "run"
     sealed.mkdir(mode=0o500)
     problems = DataProblems()
-    problems.write_to(sealed, said)
+    problems.write_to(sealed, progress)
     problems.record(BROKEN, "a.jpg", "cut off")
-    assert "can't be written" in said.lines[0] and "a.jpg" in said.lines[1]
+    assert "can't be written" in progress.lines[0] and "a.jpg" in progress.lines[1]

@@ -47,7 +47,7 @@ def test_wrong_names_and_files(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"{name} is not a tokenizer"):
             load_tokenizer(tmp_path / name)
     (tmp_path / "empty").mkdir()
-    for name, said in (("tokeniser.json", r"did you mean .*tokenizer\.json"),
+    for name, message in (("tokeniser.json", r"did you mean .*tokenizer\.json"),
                        ("empty", r"no tokenizer\.json")):  # fmt: skip
-        with pytest.raises(FileNotFoundError, match=said):
+        with pytest.raises(FileNotFoundError, match=message):
             load_tokenizer(tmp_path / name)

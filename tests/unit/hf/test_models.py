@@ -152,10 +152,10 @@ def test_token_types_of_a_single_text_are_accepted() -> None:
 def test_what_the_harness_cannot_run_is_told_by_its_first_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for error, said in ((OSError("no data\nin a"), "no data"), (RuntimeError(), "RuntimeError")):
+    for error, message in ((OSError("no data\nin a"), "no data"), (RuntimeError(), "RuntimeError")):
         harness = SimpleNamespace(simple_evaluate=Mock(side_effect=error))
         monkeypatch.setitem(sys.modules, "lm_eval", harness)
-        with pytest.raises(ValueError, match=f"cannot run boolq: {said}. Offline"):
+        with pytest.raises(ValueError, match=f"cannot run boolq: {message}. Offline"):
             harness_scores(None, ["boolq"], 0, 1, None)
 
 

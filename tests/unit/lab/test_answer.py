@@ -17,7 +17,7 @@ def summary_of(name: str, scores: np.ndarray) -> Summary:
     return summarise(cells(name, {1e-3: scores.tolist()}), name, False)
 
 
-def said(grid: list[Scored], *names: str, higher: bool = False) -> list[str]:
+def answer_of(grid: list[Scored], *names: str, higher: bool = False) -> list[str]:
     """Return the conclusions for the given rows of a grid."""
     metric = "accuracy" if higher else "loss"
     return answer([summarise(grid, name, higher) for name in names], higher, metric)
@@ -25,7 +25,7 @@ def said(grid: list[Scored], *names: str, higher: bool = False) -> list[str]:
 
 def test_answer_names_noise_and_failure() -> None:
     post = cells("post", {rate: [None, None] for rate in (1e-3, 1e-2, 1e-1)})
-    text = " ".join(said(PRE + SUB + post, "pre", "sub", "post"))
+    text = " ".join(answer_of(PRE + SUB + post, "pre", "sub", "post"))
     assert text.startswith(
         "Sub-LN is significantly better than all others: loss 3.1 ± 1.3 at learning rate 0.01."
     )
@@ -43,21 +43,21 @@ def test_answer_says_how_far_behind_each_is() -> None:
     """A row that is not significantly ahead is not called better."""
     near, far = cells("pre", {1e-3: [3.1, 3.3]}), cells("post", {1e-3: [7.0, 7.001]})
     sub = cells("sub", {1e-3: [3.0, 3.001]})
-    text = " ".join(said(sub + near + far, "post", "pre", "sub"))
+    text = " ".join(answer_of(sub + near + far, "post", "pre", "sub"))
     # Of three pairs the first two are judged at 1.7 and 2.5 %, the last one at 5 %.
     assert (
         "Not significantly worse: Pre-LN (0.2 ± 1.3 higher). "
         "Significantly worse: Post-LN (4 ± 0.0054 higher)."
     ) in text
     assert text.startswith("Sub-LN has the best score, not significantly ahead of all others: loss")
-    text = " ".join(said(sub + near[:1] + far, "post", "pre", "sub"))
+    text = " ".join(answer_of(sub + near[:1] + far, "post", "pre", "sub"))
     assert "Too few seeds to compare: Pre-LN (0.1 higher)." in text
 
 
 def test_equal_scores_of_two_seeds_show_no_spread() -> None:
     """With 0.70 twice and 0.71 twice, the significance of the difference is unknown."""
     both = cells("pre", {1e-3: [0.70, 0.70]}) + cells("sub", {1e-3: [0.71, 0.71]})
-    words = said(both, "pre", "sub", higher=True)
+    words = answer_of(both, "pre", "sub", higher=True)
     assert words[0] == "Sub-LN has the best score: accuracy 0.71 at learning rate 0.001."
     assert words[1] == "Too few seeds to compare: Pre-LN (0.01 lower)."
     pair = frozenset("ab")
@@ -95,7 +95,7 @@ STUCK: list[float | None] = [BASELINE, BASELINE]
     ],
 )  # fmt: skip
 def test_the_first_lines(grid: list[Scored], first: str, second: str) -> None:
-    words = said(grid, *dict.fromkeys(cell.placement for cell in grid))
+    words = answer_of(grid, *dict.fromkeys(cell.placement for cell in grid))
     assert words[0].startswith(first) and second in " ".join(words)
 
 

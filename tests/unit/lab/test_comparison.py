@@ -107,7 +107,7 @@ def test_environments_of_runs_are_told_together(tmp_path: Path) -> None:
 
 
 def test_places_are_not_told() -> None:
-    for text, told in (
+    for text, expected in (
         ("magneto compare x --out /home/me/a --lrs 1", "magneto compare x --out a --lrs 1"),
         ("--data ~/text.txt", "--data text.txt"),
         ("'/home/me/a.txt','/b'", "'a.txt','b'"),
@@ -115,4 +115,4 @@ def test_places_are_not_told() -> None:
         ("hf:owner/name", "hf:owner/name"),
         ("https://example.org/a/b", "https://example.org/a/b"),
     ):
-        assert without_places({"a": [text, 3]}) == {"a": [told, 3]}
+        assert without_places({"a": [text, 3]}) == {"a": [expected, 3]}

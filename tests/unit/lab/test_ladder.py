@@ -185,8 +185,8 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
     first = min(p.stat().st_mtime_ns for p in tmp_path.glob("rungs/width-128/cells/*/outcome.json"))
     assert kept.stat().st_mtime_ns < first
     before = kept.read_bytes()
-    told = json.loads(before)
-    assert told["priors"]["loss"]["scatter"] == PRIORS["loss"].scatter and told["commit"]
+    saved = json.loads(before)
+    assert saved["priors"]["loss"]["scatter"] == PRIORS["loss"].scatter and saved["commit"]
     count = len(invented)
     assert not missing_cells(tmp_path, ladder, 128)
     # Neither is a rung forecast anew, nor one by a smaller rung that is added later.
@@ -194,9 +194,9 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
     assert kept.read_bytes() == before and len(set(invented)) == len(invented) > count
     assert not ladder.forecast_file(tmp_path, 64).exists() and found["sizes"] == [32, 64, 96, 128]
     assert {entry["size"] for entry in found["held_out"]} == {96, 128}
-    for said, more in (("another ladder: its rates", {"rates": [1e-3], "seeds": [1, 2, 3, 4]}),
+    for message, more in (("another ladder: its rates", {"rates": [1e-3], "seeds": [1, 2, 3, 4]}),
                        ("its seeds differ", {"seeds": [4]})):  # fmt: skip
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             climbed(tmp_path, [32, 64, 96, 128], **more)
     # Results that the list of runs lacks are taken up.
     path, rates = tmp_path / "rungs/width-64/sweep.json", found["rungs"][1]["rows"]["pre"]
@@ -297,8 +297,8 @@ def test_what_the_budget_can_not_pay_is_left_out_until_it_is_larger(
     ladder = climbed(tmp_path, [64, 128], capacity=40.0, seconds=seconds)
     # Cells of 2 s; the rungs cost the same, so the first one leaves half to the second.
     assert [name.split()[0] for name in invented] == ["64"] * 10 + ["128"] * 10
-    said = collect_ladder(tmp_path, ladder, "")["limitations"]
-    assert any("The budget did not allow" in line for line in said)
+    message = collect_ladder(tmp_path, ladder, "")["limitations"]
+    assert any("The budget did not allow" in line for line in message)
     climbed(tmp_path, [64, 128], capacity=60.0, seconds=seconds)
     assert len(invented) == 30
 
@@ -312,20 +312,20 @@ def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen(
          "off_inverse": 4.0, "priors": "earlier"} for far in apart
     ]  # fmt: skip
     assert widening(rows) == pytest.approx(1.5)
-    said = summary([*rows, rows[2] | {"priors": "today's"}])
-    assert "| best rate | two or more | earlier | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in said
-    assert "| best rate | two or more | today's | 1 | 1 | 0.90 | 1.866 | 3.00 | 4.00 |" in said
+    table = summary([*rows, rows[2] | {"priors": "today's"}])
+    assert "| best rate | two or more | earlier | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in table
+    assert "| best rate | two or more | today's | 1 | 1 | 0.90 | 1.866 | 3.00 | 4.00 |" in table
 
 
 def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setitem(TRUTH, "sub", (5e-3, (1 - PLATEAU / 2) * BASELINE, 1.0, 1.0, 1.1))
     ladder = climbed(tmp_path, [64, 128], seeds=[1])
-    said = " ".join(collect_ladder(tmp_path, ladder, "")["limitations"])
+    limitations = " ".join(collect_ladder(tmp_path, ladder, "")["limitations"])
     for words in ("2 rungs do not determine an exponent", "8 times the largest rung",
                   "One seed gives no measure of noise", "within 10% of the trivial baseline's",
                   "Sub-LN at 64"):  # fmt: skip
-        assert words in said, words
+        assert words in limitations, words
 
 
 @pytest.mark.parametrize(
@@ -412,11 +412,11 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
             table = {1e-3: [7.0, 7.0], 3e-3: [loss, loss + 0.4], 1e-2: [7.0, 7.0]}
             rows[row] = {**(sum_up(cells(row, table)) or {}), "measured": {}}
         rungs.append({"size": size, "rows": rows, "adam_eps": 1e-8, "baseline_loss": None})
-    told = forecast(rungs, 512)
-    assert told["rows"]["pre"]["loss"]["value"] < told["rows"]["sub"]["loss"]["value"]
-    said = answer("width", 512, told, {"pre": [], "sub": []})
-    assert "Sub-LN has the lowest loss" in said[0] and "Possibly as good: Pre-LN" in said[1]
-    assert "another order" in " ".join(limitations("width", 512, rungs, told))
+    prediction = forecast(rungs, 512)
+    assert prediction["rows"]["pre"]["loss"]["value"] < prediction["rows"]["sub"]["loss"]["value"]
+    lines = answer("width", 512, prediction, {"pre": [], "sub": []})
+    assert "Sub-LN has the lowest loss" in lines[0] and "Possibly as good: Pre-LN" in lines[1]
+    assert "another order" in " ".join(limitations("width", 512, rungs, prediction))
 
 
 def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:

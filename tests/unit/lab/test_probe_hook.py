@@ -77,8 +77,8 @@ def test_a_trouble_is_said_once(
             super().__call__(trainer)
 
     go(made, tmp_path, Large(2).hook)
-    said = [line for line in lines if "exceeds half of fp16" in line]
-    assert len(said) == 1 and said[0].startswith("step 2: decoder.layers.1:")
+    warnings = [line for line in lines if "exceeds half of fp16" in line]
+    assert len(warnings) == 1 and warnings[0].startswith("step 2: decoder.layers.1:")
 
 
 def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> None:

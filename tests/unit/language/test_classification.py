@@ -39,7 +39,7 @@ from magneto.training.checkpoint import load_pieces, model_pieces
 from magneto.training.loop import train
 from magneto.training.task import install_assets, staged_assets
 from tests.evaluating import measured, taught
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 
 SIZES = {
     "width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "positions": "rotary",
@@ -82,9 +82,9 @@ def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
         "data.label_column": "answer", "data.tokenizer": "bytes", "data.max_length": None,
         "model.layers": 1, "training.tensorboard": False, "training.device": "cpu",
     })  # fmt: skip
-    run, said = tmp_path / "run", Said()
-    recipe.build_task().prepare(said)
-    assert "max_length 32, which 99.0% of 200 training texts do not exceed" in said.lines
+    run, progress = tmp_path / "run", RecordedProgress()
+    recipe.build_task().prepare(progress)
+    assert "max_length 32, which 99.0% of 200 training texts do not exceed" in progress.lines
     for steps in (1, 2):
         training = replace(recipe.training, steps=steps)
         train(

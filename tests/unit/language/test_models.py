@@ -45,12 +45,12 @@ TARGETS = torch.tensor([[5, 6, 7], [8, 9, IGNORED], [1, IGNORED, IGNORED]])
 def test_guesses_are_those_of_all_places_and_real_targets_count_once() -> None:
     config = MaskedLanguageModelConfig(**SIZES, positions="learned", loss_chunk=2)
     model, (tokens, _) = MaskedLanguageModel(config).eval(), batch()
-    everywhere, there = model(tokens), model(tokens, positions=POSITIONS)
+    everywhere, at_positions = model(tokens), model(tokens, positions=POSITIONS)
     for row in range(3):
-        assert torch.allclose(there[row], everywhere[row, POSITIONS[row]], atol=1e-6)
+        assert torch.allclose(at_positions[row], everywhere[row, POSITIONS[row]], atol=1e-6)
     loss = model(tokens, positions=POSITIONS, targets=TARGETS)
     real = TARGETS != IGNORED
-    expected = -there.log_softmax(-1)[real][torch.arange(6), TARGETS[real]].sum()
+    expected = -at_positions.log_softmax(-1)[real][torch.arange(6), TARGETS[real]].sum()
     assert loss.count == 6 and loss.total.item() == pytest.approx(expected.item(), rel=1e-5)
     nothing = model(tokens, positions=POSITIONS, targets=torch.full_like(TARGETS, IGNORED))
     assert nothing.total == 0 and nothing.count == 0

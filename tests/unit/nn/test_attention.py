@@ -110,10 +110,12 @@ def test_every_pair_of_positions(causal: bool, past: int, axes: int, window: int
         given[1] = False  # one row of the batch that sees nothing at all
     mask = build_mask(given, torch.zeros(BATCH, length, 4), past, causal, window)
     for row, query, key in itertools.product(range(BATCH), range(length), range(KEYS)):
-        told = True if given is None else given[row, key] if axes == 2 else given[row, query, key]
+        allowed = (
+            True if given is None else given[row, key] if axes == 2 else given[row, query, key]
+        )
         distance = past + query - key
         near = window is None or (0 <= distance < window if causal else abs(distance) < window)
-        expected = bool(told) and near and (not causal or distance >= 0)
+        expected = bool(allowed) and near and (not causal or distance >= 0)
         assert may_attend(mask, row, query, key, past) == expected, (row, query, key)
     if mask.allowed is not None:
         assert mask.allowed.any(-1).all(), "the softmax of every row must be finite"

@@ -57,27 +57,27 @@ def test_a_wider_model_begins_with_smaller_steps_in_matrices_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, "base_width"),
         ({"model.base_width": 12}, "base_width (12)"),
         ({"model.base_width": 8, "model.heads": 2}, "heads 2"),
     ],
 )
-def test_a_base_that_can_not_be_is_refused(changes: dict, said: str, capsys) -> None:
+def test_a_base_that_can_not_be_is_refused(changes: dict, message: str, capsys) -> None:
     words = [f"--{name}={value}" for name, value in (SMALL | MUP | changes).items()]
     assert main(["train", "image-classification/tiny", *words, "--dry-run"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("task", "said"), [("causal-lm", "tie_embeddings"),
+@pytest.mark.parametrize(("task", "message"), [("causal-lm", "tie_embeddings"),
                                             ("translation", "shares one matrix")])  # fmt: skip
 def test_a_tied_output_matrix_is_refused(
-    task: str, said: str, capsys: pytest.CaptureFixture
+    task: str, message: str, capsys: pytest.CaptureFixture
 ) -> None:
     words = [f"--{name}={value}" for name, value in (MUP | {"model.base_width": 64}).items()]
     assert main(["train", f"{task}/tiny", *words, "--dry-run"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 class Tied(nn.Module):

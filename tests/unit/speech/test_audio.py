@@ -58,12 +58,12 @@ def test_formats(
     pytest.importorskip("soxr", reason="soxr is not installed")
     monkeypatch.setattr(audio, "SECONDS", 0.3)
     for rate in (8000, 11025, 44100):
-        path, told = write(tmp_path / f"a.{ending}", sample_rate=rate, subtype=subtype), []
+        path, problems = write(tmp_path / f"a.{ending}", sample_rate=rate, subtype=subtype), []
         samples, problem = read(path)
         assert problem == "" and abs(len(samples) - 16000) <= 1
         assert np.abs(samples[500:15500] - TONE[500:15500]).max() < error + 0.01
-        pieces = np.concatenate(list(sound_pieces(path, 16000, told.append)))
-        assert not told and abs(len(pieces) - len(samples)) <= 1
+        pieces = np.concatenate(list(sound_pieces(path, 16000, problems.append)))
+        assert not problems and abs(len(pieces) - len(samples)) <= 1
         np.testing.assert_allclose(pieces[:15990], samples[:15990], atol=2e-3)
         assert BEGINNINGS["Audio"].match(path.read_bytes())
     path = write(path, subtype=subtype)
@@ -153,8 +153,10 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
     wrong |= {whole[:44]: NO_SAMPLES, whole[:24] + b"\3\0\0\0" + whole[28:]: UNREADABLE}
     for content, problem in wrong.items():
         path.write_bytes(content)
-        told: list[str] = []
-        assert not any(map(len, sound_pieces(path, 16000, told.append))) and told == [problem]
+        problems: list[str] = []
+        assert not any(map(len, sound_pieces(path, 16000, problems.append))) and problems == [
+            problem
+        ]
         assert read(path)[1] == problem and len(read(path)[0]) == 0
         assert header_seconds(str(path)) == (0.0, problem)
         assert read_sound(content, 16000).problem == problem

@@ -20,7 +20,7 @@ from magneto.speech.batching import (
 )
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
 from magneto.speech.features import Augmentation
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.shards import write_lines
 from tests.unit.speech.small import DATA, FEW
 from tests.unit.speech.wavs import tone, write
@@ -183,14 +183,14 @@ def test_global_means_are_those_of_the_training_split() -> None:
 
 
 def test_cached_features_change_nothing_and_slow_work_is_done_once() -> None:
-    plain, said = PreparedSpeech(DATA, 1), Said()
-    cached = PreparedSpeech(replace(DATA, cached=True), 1, said)
+    plain, progress = PreparedSpeech(DATA, 1), RecordedProgress()
+    cached = PreparedSpeech(replace(DATA, cached=True), 1, progress)
     for step in range(3):
         both = (each.train_stream(2, 5).batch(step)[0] for each in (plain, cached))
         for one, other in zip(*both, strict=True):
             assert one.ids == other.ids and torch.equal(one.features, other.features)
-    assert "computing features" in said.work
-    assert "builtin:spoken-digits, train: 12 utterances, 12 read, 0.00 hours" in said.lines
-    said.work.clear()
-    PreparedSpeech(replace(DATA, cached=True), 1, said)
-    assert not said.work
+    assert "computing features" in progress.work
+    assert "builtin:spoken-digits, train: 12 utterances, 12 read, 0.00 hours" in progress.lines
+    progress.work.clear()
+    PreparedSpeech(replace(DATA, cached=True), 1, progress)
+    assert not progress.work

@@ -28,7 +28,7 @@ from magneto.speech.data import (
     splits_of_kind,
 )
 from magneto.speech.features import Features, FilterBank
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.shards import write_lines, write_shard
 from tests.unit.speech.wavs import write, write_table
 
@@ -38,8 +38,8 @@ pytest.importorskip("soundfile", reason="soundfile is not installed")
 def read(source: Path | str, *splits: str, **options: Any) -> tuple[Table, Counts]:
     """Return the utterances of splits of a source, by default of its only one."""
     counts, config = Counts(), SpeechDataConfig(source=str(source), **options)
-    there = open_source(config.source, config, 1, SILENT)
-    found = read_utterances(there, splits or splits_of_kind(there, "train"), config, counts)
+    opened = open_source(config.source, config, 1, SILENT)
+    found = read_utterances(opened, splits or splits_of_kind(opened, "train"), config, counts)
     del counts["read"]
     return found, counts
 
@@ -362,19 +362,19 @@ def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:
 
 
 def test_headers_are_read_once_and_again_of_what_has_changed(tmp_path: Path) -> None:
-    path, said = write(tmp_path / "a.wav"), Said()
+    path, progress = write(tmp_path / "a.wav"), RecordedProgress()
     lines = [{"id": f"u{n}", "audio": "a.wav", "text": "x", "start": 0.1 * n, "stop": 1.0}
              for n in range(9)]  # fmt: skip
     write_lines(tmp_path / "all.jsonl", lines)
-    found = load(tmp_path, said, hold_out="utterance").train
+    found = load(tmp_path, progress, hold_out="utterance").train
     expected = [1 - 0.1 * int(id[1:]) for id in found.values("id")]
     assert found.values("seconds").tolist() == pytest.approx(expected)
-    assert said.work == {"reading headers of recordings"}
+    assert progress.work == {"reading headers of recordings"}
     for changed in (False, True):
-        said.work.clear()
+        progress.work.clear()
         times = path.stat().st_mtime_ns
         if changed:
             write(path, seconds=2, sample_rate=8000, quiet=True)  # of the same size
             os.utime(path, ns=(times, times))
-        load(tmp_path, said, hold_out="utterance")
-        assert bool(said.work) == changed
+        load(tmp_path, progress, hold_out="utterance")
+        assert bool(progress.work) == changed

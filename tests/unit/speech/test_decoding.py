@@ -23,8 +23,8 @@ def features(
 
 def after(model: Transducer, frame: torch.Tensor, labels: list[int]) -> torch.Tensor:
     """Return log-probabilities of the next symbol."""
-    said = model.predictor(torch.tensor([labels], dtype=torch.long))[0, -1]
-    return model.joiner.logits(*model.joiner(frame, said)).log_softmax(-1)
+    state = model.predictor(torch.tensor([labels], dtype=torch.long))[0, -1]
+    return model.joiner.logits(*model.joiner(frame, state)).log_softmax(-1)
 
 
 @torch.no_grad()
@@ -111,9 +111,9 @@ def test_in_parts_as_at_once(search: Search) -> None:
         for cuts in ((3, 8), range(1, 11), (0, 11)):
             state = search.begin(model, lengths)
             for start, stop in pairwise([0, *cuts, 11]):
-                there = (lengths - start).clamp(0, stop - start)
-                search.advance(model, state, encoded[:, start:stop] + 1.0, there)
-                state = search.advance(model, state, encoded[:, start:stop], there)
+                frames = (lengths - start).clamp(0, stop - start)
+                search.advance(model, state, encoded[:, start:stop] + 1.0, frames)
+                state = search.advance(model, state, encoded[:, start:stop], frames)
             for found, expected in zip(search.finish(model, state), whole, strict=True):
                 for one, other in zip(found, expected, strict=True):
                     near = pytest.approx(other.score, abs=1e-4)

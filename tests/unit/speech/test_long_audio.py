@@ -95,12 +95,12 @@ def test_words_have_the_times_of_their_labels(tmp_path) -> None:
 
 def test_a_damaged_file_in_pieces_is_what_is_read_at_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(audio, "SECONDS", 1.5)
-    path, told = tmp_path / "a.flac", []
+    path, problems = tmp_path / "a.flac", []
     soundfile.write(path, 0.3 * noise(5.0), 8000)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    found = np.concatenate(list(sound_pieces(path, 8000, told.append)))
+    found = np.concatenate(list(sound_pieces(path, 8000, problems.append)))
     whole = read_sound(str(path), 8000).samples
-    assert told == [DAMAGED] and len(found) >= 15000
+    assert problems == [DAMAGED] and len(found) >= 15000
     count = min(len(whole), len(found))
     assert max(len(whole), len(found)) - count <= BLOCK  # by which damage is approached
     np.testing.assert_array_equal(found[:count], whole[:count])

@@ -31,7 +31,7 @@ from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from magneto.training.task import NON_FINITE, figures_of
 from tests.problems import listed
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.unit.speech import small
 from tests.unit.speech.small import SIZES, train_small
 from tests.unit.speech.wavs import write, write_table
@@ -54,8 +54,8 @@ def test_impossible_values() -> None:
     for kind, values, words in WRONG:
         with pytest.raises(ConfigError) as found:
             build(kind, values, "section")
-        (said,) = found.value.lines
-        assert words in said, values
+        (message,) = found.value.lines
+        assert words in message, values
 
 
 pytest.importorskip("jiwer")
@@ -72,8 +72,8 @@ def made(**data: Any) -> SpeechRecognition:
 
 def test_padding_is_told_and_no_utterance_is_left_out_of_evaluation() -> None:
     """One that can't be read, and one without a finite loss, count with all their words."""
-    task, said = made(), Said()
-    task.prepare(said)
+    task, progress = made(), RecordedProgress()
+    task.prepare(progress)
     torch.manual_seed(0)
     model = task.build_model().eval()
     (group, *_) = task.train_stream(1, 1).batch(0)[0]
@@ -98,9 +98,9 @@ def test_padding_is_told_and_no_utterance_is_left_out_of_evaluation() -> None:
     assert metrics["wer"] == pytest.approx(errors)
     only = task.summarise(sums, [[(i, text, "") for i, text, _ in scores.predictions]])
     assert only["wer"] == only["deletions"] == only["cer"] == 1.0 and words > 3
-    assert "100% of the validation transcripts are empty" in said.lines.pop()
+    assert "100% of the validation transcripts are empty" in progress.lines.pop()
     task.summarise(sums, [[*((str(n), "one", "") for n in range(9)), ("9", "one", "two")]])
-    assert "are empty" not in said.lines[-1]
+    assert "are empty" not in progress.lines[-1]
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -203,8 +203,8 @@ def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path
         training = replace(TRAINING, steps=steps, save_every=2)
         task = SpeechRecognition(MODEL, data, 1)
         train(task, training, tmp_path / "run", seed=1, resume=steps > 2)
-        said = capsys.readouterr().err
-        assert (f"{LEFT_OUT}: train-2 (recordings of silence)" in said) == (steps == 2)
+        output = capsys.readouterr().err
+        assert (f"{LEFT_OUT}: train-2 (recordings of silence)" in output) == (steps == 2)
         assert listed(tmp_path / "run") == kept
 
 
@@ -235,13 +235,13 @@ def test_a_run_begins_with_the_weights_of_another(
     given, found = (load_run(each, "final", {}).model.state_dict() for each in (run, second))
     for name, value in given.items():
         torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0)
-    opened, said = load_run(second, "final", {}).recipe, Said()
+    opened, progress = load_run(second, "final", {}).recipe, RecordedProgress()
     assert opened.model.pretrained is None
     more = {"intermediate_layers": (0,), "intermediate_weight": 0.1, "pretrained": str(run)}
     task = SpeechRecognition(replace(opened.model, **more), opened.data, 1)
-    task.prepare(said)
+    task.prepare(progress)
     assert task.initial_weights()
-    assert any("which are initialised randomly: intermediate" in line for line in said.lines)
+    assert any("which are initialised randomly: intermediate" in line for line in progress.lines)
     monkeypatch.setattr("magneto.speech.task.open_tensors", lambda path: {"elsewhere": None})
     with pytest.raises(ValueError, match="has no weights of this model"):
         task.initial_weights()

@@ -134,11 +134,11 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     headerless.write_text("".join(f"{'word ' * 12}{n}\t{n % 2}\n" for n in range(20)))
     (tmp_path / "sounds").mkdir()
     (tmp_path / "sounds" / "1.wav").write_bytes(b"RIFF")
-    for source, said in (
+    for source, message in (
         (table(tmp_path / "numbers.csv", "age", "score"), "'A new task'"),
         (scored, "fractional numbers"), (headerless, "Write one above it: text<TAB>label"),
         (tmp_path / "sounds", "no transcripts: .*audio and text"),
         (tmp_path / "number.csv", "numbers"),
     ):  # fmt: skip
-        with pytest.raises((FileNotFoundError, ValueError), match=said):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
             candidates(str(source))

@@ -188,14 +188,14 @@ def test_the_background_writes_what_was_there_at_the_step(
 ) -> None:
     go, usual = Event(), module.write_tensors
     monkeypatch.setattr(module, "write_tensors", lambda *rest: go.wait(20) and usual(*rest))
-    writer, tensor, said = CheckpointWriter(ALONE, background=True), torch.ones(3), []
+    writer, tensor, calls = CheckpointWriter(ALONE, background=True), torch.ones(3), []
     kinds = {"model": {"a": piece_of(tensor)}}
-    writer.write(tmp_path / "one", kinds, {"step": 1}, lambda: said.append("done"))
+    writer.write(tmp_path / "one", kinds, {"step": 1}, lambda: calls.append("done"))
     tensor.fill_(2)
-    assert not (tmp_path / "one").exists() and not said
+    assert not (tmp_path / "one").exists() and not calls
     go.set()
     writer.wait()
-    assert said == ["done"] and undamaged([tmp_path / "one"])[1] == []
+    assert calls == ["done"] and undamaged([tmp_path / "one"])[1] == []
     assert torch.equal(open_tensors(tmp_path / "one")["a"].read(), torch.ones(3))
 
 

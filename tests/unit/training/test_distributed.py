@@ -140,15 +140,15 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_asks_and_the_second_ends(number: signal.Signals) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), Interrupt(said.append) as interrupt:
+    with pytest.raises(KeyboardInterrupt), Interrupt(messages.append) as interrupt:
         assert not interrupt.requested
         signal.raise_signal(number)
-        assert interrupt.requested and len(said) == 1 and "with a checkpoint" in said[0]
+        assert interrupt.requested and len(messages) == 1 and "with a checkpoint" in messages[0]
         signal.raise_signal(signal.SIGTERM)  # a scheduler's, and its launcher's
         signal.raise_signal(signal.SIGINT)
-    assert len(said) == 1 and signal.getsignal(number) is before
+    assert len(messages) == 1 and signal.getsignal(number) is before
 
 
 def test_outside_of_the_main_thread_nothing_is_changed() -> None:

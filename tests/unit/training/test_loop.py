@@ -110,10 +110,10 @@ def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
 ) -> None:
     for steps in (4, 8):
         train(Noting(), config(steps=steps, save_every=4), tmp_path, seed=3, resume=steps > 4)
-        said = capsys.readouterr().err
-        assert ("odd row: of all (found before training)" in said) == (steps == 4)
-        assert ("late row: of rank 0 (found in training)" in said) == (steps == 4)
-        (total,) = [line for line in said.splitlines() if "data problems, listed" in line]
+        output = capsys.readouterr().err
+        assert ("odd row: of all (found before training)" in output) == (steps == 4)
+        assert ("late row: of rank 0 (found in training)" in output) == (steps == 4)
+        (total,) = [line for line in output.splitlines() if "data problems, listed" in line]
         assert total.endswith("data_problems.tsv: odd row: 1; late row: 1")
     assert len(listed(tmp_path)) == 2
 
@@ -255,9 +255,9 @@ def test_patience_ends_training_and_the_best_weights_are_final(
 
     result = train(Worse(), config(**settings), tmp_path, seed=3)
     assert (result.status, result.step, result.best["step"]) == ("finished", 20, 8)
-    said = capsys.readouterr().err
-    assert "step 20: " in said and "validation loss 4\n" in said, "what the last weights scored"
-    assert said.count("step 8, ") == 1 and "the best was" not in said
+    output = capsys.readouterr().err
+    assert "step 20: " in output and "validation loss 4\n" in output, "what the last weights scored"
+    assert output.count("step 8, ") == 1 and "the best was" not in output
     assert "no better validation loss in the last 3 evaluations" in result.reason
     best, final = (tensors(tmp_path / name) for name in ("best", "final"))
     last = tensors(list_checkpoints(tmp_path)[-1])

@@ -173,13 +173,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_that_can_not_fit_are_refused_before_data_is_read(
     machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, changes, said in (
+    for name, changes, message in (
         ("image-classification", {"model.classes": 10**9}, "head.weight, 1000000000"),
         ("image-tokenizer", {"model.codes": 10**9}, "tokenizer.codebook.seen"),
     ):
         recipe = load_recipe(f"{name}/tiny", changes)
         monkeypatch.setattr(type(recipe.build_task()), "prepare", pytest.fail)
-        with pytest.raises(ValueError, match=f"largest tensor is {said}") as caught:
+        with pytest.raises(ValueError, match=f"largest tensor is {message}") as caught:
             check_weights_first(recipe)
         assert " GB" in str(caught.value) and "this cpu has 64 GB" in str(caught.value)
 

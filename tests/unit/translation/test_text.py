@@ -186,8 +186,8 @@ THERE = {("de", "en"), ("de", "fr"), ("en", "fr")}
 
 def directions(**changes) -> list[tuple[str, str]]:
     config = ParallelDataConfig(source="text", **changes)
-    there = {pair for pair in THERE if not config.languages or {*pair} <= {*config.languages}}
-    return training_directions(config, there, ["de", "en", "fr"])
+    known = {pair for pair in THERE if not config.languages or {*pair} <= {*config.languages}}
+    return training_directions(config, known, ["de", "en", "fr"])
 
 
 def test_all_directions_with_the_pivot_or_those_given() -> None:

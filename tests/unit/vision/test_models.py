@@ -33,7 +33,7 @@ from magneto.vision.models import (
 )
 from magneto.vision.segmentation import Segmentation
 from magneto.weights import open_tensors
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.unit.vision.image_files import write_colours, write_pairs
 from tests.unit.vision.small import CLASSIFIER, small_config, small_model, train_small
 
@@ -170,10 +170,10 @@ def test_a_run_begins_with_it_and_says_once_that_it_learnt_nothing(
     task = Segmentation(small_config(pretrained=str(run)), data, 1)
     again = ImageClassification(replace(recipe.model, pretrained=str(run)), recipe.data, 1)
     for each in (task, again):
-        said = Said()
-        each.prepare(said)
-        each.prepare(said)
-        assert sum("unigram baseline" in line for line in said.lines) == 1, said.lines
+        progress = RecordedProgress()
+        each.prepare(progress)
+        each.prepare(progress)
+        assert sum("unigram baseline" in line for line in progress.lines) == 1, progress.lines
     model = initial_model(task, 1, single_process(torch.device("cpu")))
     weight = "encoder.layers.2.feed_forward.mlp.fc1.weight"
     stored = open_tensors(run / "final")[weight].read()

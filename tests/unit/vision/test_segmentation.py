@@ -24,7 +24,7 @@ from magneto.vision.segmentation import (
 )
 from magneto.vision.transforms import resize_to_fit, size_to_fit
 from tests.evaluating import measured
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.unit.vision.image_files import encoded, write, write_pairs
 from tests.unit.vision.small import SIZES, small_config
 
@@ -170,12 +170,12 @@ def test_numbers_in_masks_that_are_no_classes(
 ) -> None:
     """Two numbers, 0 and 128, give 129 classes: the line names them and what to do."""
     mask_of_each(tmp_path, np.resize(np.array(numbers), (16, 16)))
-    task, said = task_of(tmp_path, classes=classes), Said()
+    task, progress = task_of(tmp_path, classes=classes), RecordedProgress()
     if numbers in ((0, 255), (4,)):
         with pytest.raises(ValueError, match=words):
             task.prepare()
         return
-    task.prepare(said)
+    task.prepare(progress)
     assert task.classes == numbers[-1] + 1
-    found = [line for line in said.lines if line.startswith("WARNING")]
+    found = [line for line in progress.lines if line.startswith("WARNING")]
     assert len(found) == bool(words) and all(re.search(words, line) for line in found)

@@ -28,7 +28,7 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import BROKEN, BY_PILLOW
 from magneto.weights import open_tensors
 from tests.problems import listed
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.unit.vision.image_files import class_folders, encoded, photo, write, write_pairs
 from tests.unit.vision.small import SEGMENTER, SHAPE, small_recipe, small_task, train_small
 
@@ -124,10 +124,12 @@ def test_at_most_8_patches_of_64_pixels_a_side(side: int, given: Any, expected: 
 
 def test_a_run_keeps_what_was_derived(tmp_path: Path) -> None:
     source, run = grey_squares(tmp_path / "images", 28), tmp_path / "run"
-    task, said = small_recipe("image-classification", **source).build_task(), Said()
-    task.prepare(said)
+    task, progress = small_recipe("image-classification", **source).build_task(), RecordedProgress()
+    task.prepare(progress)
     assert sizes_of(task) == [28, 4, 1, 49]
-    assert any("image_size 28, patch_size 4, channels 1, 49 patches" in line for line in said.lines)
+    assert any(
+        "image_size 28, patch_size 4, channels 1, 49 patches" in line for line in progress.lines
+    )
     train_small("image-classification", run, **source, training__steps=1)
     assert train_small("image-classification", run, **source, resume=True).step == 8
     (tmp_path / "images").rename(tmp_path / "gone")

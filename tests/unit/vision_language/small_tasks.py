@@ -32,8 +32,8 @@ DATA: dict[str, Any] = {
 
 def build(name: str, folder: Path, model: dict[str, Any] | None = None, **data: Any) -> Any:
     """Return a task on a folder, whose data is written unless it is there."""
-    write, there, fields = DATA[name]
-    if not (folder / there).exists() and "source" not in data:
+    write, first_file, fields = DATA[name]
+    if not (folder / first_file).exists() and "source" not in data:
         write(folder)
     config, data_config = config_classes(name)
     values = {"source": str(folder), "tokenizer": "bytes", **fields, **data}

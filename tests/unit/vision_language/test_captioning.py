@@ -85,9 +85,11 @@ def test_targets_are_what_was_hidden_and_the_loss_is_a_sum_over_them(tmp_path: P
 def test_metrics_and_baseline(tmp_path: Path) -> None:
     """A caption that is a reference scores most; one of a broken image is empty."""
     task = caption_task(tmp_path)
-    said = [[*text.encode(), task.tokenizer.end] for text in ("image 3 of val", "brightness 120")]
+    sentences = [
+        [*text.encode(), task.tokenizer.end] for text in ("image 3 of val", "brightness 120")
+    ]
     written = torch.zeros(2, 20, dtype=torch.long)
-    for row, tokens in enumerate(said):
+    for row, tokens in enumerate(sentences):
         written[row, : len(tokens)] = torch.tensor(tokens)
     assert task.text(written[0].tolist()) == "image 3 of val"
     sums = {"loss": 6.0, "count": 3, "broken": 0}

@@ -15,7 +15,7 @@ from magneto.training.task import figures_of
 from magneto.weights import open_tensors
 from tests.evaluating import measured
 from tests.problems import listed
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.unit.vision_language.small_tasks import (
     SMALL,
     TASKS,
@@ -74,13 +74,13 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> No
 
 def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
     """Questions have at most 18 bytes. Longer statements begin with their run."""
-    said, data = Said(), tmp_path / "data"
+    progress, data = RecordedProgress(), tmp_path / "data"
     for folder in (data, tmp_path / "statements"):
         folder.mkdir()
     recipe = {"max_length": None, "pooling": "mask_token"}
     task = question_task(data, recipe)
-    task.prepare(said)
-    assert "max_length 24, which 100.0% of 20 training texts do not exceed" in said.lines
+    task.prepare(progress)
+    assert "max_length 24, which 100.0% of 20 training texts do not exceed" in progress.lines
     made = tmp_path / "run"
     run(question_task(data, recipe), made, steps=1)
     run(question_task(data, recipe), made, steps=2, resume=True)
@@ -128,14 +128,14 @@ def begun(folder: Path, run: Path, **changes: Any) -> Any:
 
 def test_what_is_taken_of_a_pretrained_run(pretrained: Path, tmp_path: Path) -> None:
     """Weights and tokenizer, at its own size and another; it keeps what frequencies score."""
-    task, said = begun(tmp_path, pretrained), Said()
-    task.prepare(said)
+    task, progress = begun(tmp_path, pretrained), RecordedProgress()
+    task.prepare(progress)
     model, stored = task.build_model(), open_tensors(pretrained / "final")
     weights = task.initial_weights()
     assert {*weights} == {n for n in model.state_dict() if n.startswith("encoder.")}
     for name, tensor in weights.items():
         assert torch.equal(tensor, stored[name].read()), name
-    (line,) = [line for line in said.lines if "initialised randomly: pooler" in line]
+    (line,) = [line for line in progress.lines if "initialised randomly: pooler" in line]
     assert "unused: encoder.transformer.final_norm" in line and "patch_head" in line
     assert task.tokenizer.decode(task.tokenizer.encode(["a red circle"])[0]) == "a red circle"
     assert read_json(pretrained / PLATEAU_FILE)["loss"] > 1

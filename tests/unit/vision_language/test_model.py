@@ -84,10 +84,10 @@ def test_each_sample_is_as_if_it_were_alone_and_a_pair_sees_both() -> None:
     assert torch.allclose(pair[1], language[3:7], atol=1e-5)
     assert words[0].shape == (0, 16) and torch.allclose(words[1], language[7:], atol=1e-5)
     other = join_samples(10, 1, [text(1, 5, 2), text(1, 8, 7, 2)], [text(1, 9, 2)])
-    seen, said = model(images, other)
+    seen, mixed = model(images, other)
     assert torch.allclose(seen[:20], vision[:20], atol=1e-6)
     assert (seen[20:] - vision[20:]).abs().amax(1).min() > 1e-4
-    assert not torch.allclose(said[3:7], language[3:7]) and torch.equal(said[7:], language[7:])
+    assert not torch.allclose(mixed[3:7], language[3:7]) and torch.equal(mixed[7:], language[7:])
 
 
 def test_what_is_read_is_a_loop_over_samples() -> None:
@@ -112,9 +112,9 @@ def test_what_is_read_is_a_loop_over_samples() -> None:
 def test_a_text_is_found_alike_alone_and_the_scale_has_a_bound() -> None:
     torch.manual_seed(0)
     model = ImageTextRetriever(ImageTextRetrieverConfig(**SHAPE, pooling="mean")).eval()
-    said, images = texts(3, 7, 4), torch.randn(2, 3, 12, 12)
-    found = model(images, join_samples(10, images=2, alone=said))
-    alone = model(images[:0], join_samples(10, alone=said))
+    samples, images = texts(3, 7, 4), torch.randn(2, 3, 12, 12)
+    found = model(images, join_samples(10, images=2, alone=samples))
+    alone = model(images[:0], join_samples(10, alone=samples))
     assert alone[0].shape == (0, 16)
     torch.testing.assert_close(alone[1], found[1])
     torch.testing.assert_close(found[0].norm(dim=-1), torch.ones(2))
@@ -125,10 +125,10 @@ def test_a_text_is_found_alike_alone_and_the_scale_has_a_bound() -> None:
 
 def test_the_contrastive_loss_by_hand() -> None:
     """Half of what a softmax over texts, and one over images, pay for the right one."""
-    images, said = (F.normalize(torch.randn(3, 8), dim=-1) for _ in range(2))
-    found = contrastive_losses(images, said, torch.tensor(5.0))
+    images, sentences = (F.normalize(torch.randn(3, 8), dim=-1) for _ in range(2))
+    found = contrastive_losses(images, sentences, torch.tensor(5.0))
     for i in range(3):
-        rows = torch.stack([5 * images[i] @ text for text in said])
-        columns = torch.stack([5 * image @ said[i] for image in images])
+        rows = torch.stack([5 * images[i] @ text for text in sentences])
+        columns = torch.stack([5 * image @ sentences[i] for image in images])
         expected = (rows.logsumexp(0) - rows[i] + columns.logsumexp(0) - columns[i]) / 2
         assert found[i].item() == pytest.approx(expected.item(), rel=1e-5)

@@ -184,7 +184,9 @@ def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataM
 def write_pairs(folder: Path, captions: list[str], held: int) -> None:
     """Write an image with each caption; the last ones are to be validated on, too."""
     paths = write_photos(folder, len(captions), 24)
-    lines = [{"image": path, "caption": said} for path, said in zip(paths, captions, strict=True)]
+    lines = [
+        {"image": path, "caption": caption} for path, caption in zip(paths, captions, strict=True)
+    ]
     write_lines(folder / "train.jsonl", lines)
     write_lines(folder / "val.jsonl", lines[-held:])
 
@@ -200,8 +202,8 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         **own, data__text_source=str(tmp_path / "text.txt"), data__validation_fraction=0.5,
         data__text_validation_source=str(tmp_path / "held.txt"),
     )  # fmt: skip
-    said = task.describe()
-    assert "13 training pairs" in said and "1 text of pairs truncated" in said
+    description = task.describe()
+    assert "13 training pairs" in description and "1 text of pairs truncated" in description
     stream, model = task.train_stream(12, 1), task.build_model()
     for step in range(6):
         (batch,) = stream.batch(step)

@@ -39,7 +39,7 @@ from magneto.vision_language.question_answering import (
 )
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
-from tests.said import Said
+from tests.recorded_progress import RecordedProgress
 from tests.shards import write_lines
 from tests.unit.vision.image_files import write
 from tests.unit.vision_language.folders import (
@@ -87,18 +87,18 @@ def test_a_plain_table(tmp_path: Path) -> None:
                           (found.validation, found.validation_targets)):  # fmt: skip
         assert len(rows) > 1 and (targets.toarray().max(1) == 1).all()
         both = zip(rows.values("majority"), rows.values("kind"), strict=True)
-        for index, (said, kind) in enumerate(both):
+        for index, (answer, kind) in enumerate(both):
             red = rows.open(index).pixels()[0, 0, 0] > 200
-            assert said in (("Red", "yes") if red else ("Blue", "no"))
-            assert kind == ("yes/no" if said in ("yes", "no") else "other")
+            assert answer in (("Red", "yes") if red else ("Blue", "no"))
+            assert kind == ("yes/no" if answer in ("yes", "no") else "other")
 
 
 def test_a_list_of_answers_is_of_annotators(tmp_path: Path) -> None:
     """As VQA's ten: known answers are normalised; objects with "answer" are understood, too."""
     rows = records(tmp_path, 4)
     for row in rows:
-        said = row.pop("answer")
-        row["answers"] = [said] * 7 + [f"The {said}"] * 3
+        answer = row.pop("answer")
+        row["answers"] = [answer] * 7 + [f"The {answer}"] * 3
     rows[0]["answers"] = [{"answer": word} for word in rows[0]["answers"]]
     path = write_lines(tmp_path / "all.jsonl", rows)
     found = load(path, validation_source=str(path), answer_lookup="normalised")
@@ -206,11 +206,11 @@ WHENS: tuple[When, When] = ("where_annotators_disagree", "always")
 def test_whether_any_known_answer_is_right() -> None:
     """As trying them all one by one says, and raw spelling does not keep an answer from it."""
     known, draw = ["2", "dog", "two dogs", "a cat", "t-shirt"], random.Random(0)
-    said = ["two", "2", "couple", "Dog", "the dog", "dog", "2 dogs", "cat", "T-Shirt", "x", "dog\n"]
+    pool = ["two", "2", "couple", "Dog", "the dog", "dog", "2 dogs", "cat", "T-Shirt", "x", "dog\n"]
     asked = [["two"] * 6 + ["couple"] * 4, ["two"] * 10, ["2"] * 10, ["2"], [], ["x", "2"]]
-    asked += [draw.choices(said, k=draw.choice([1, 2, 3, 10])) for _ in range(500)]
+    asked += [draw.choices(pool, k=draw.choice([1, 2, 3, 10])) for _ in range(500)]
     for when in WHENS:
-        tried = [any(question_accuracy(one, said, when) > 0 for one in known) for said in asked]
+        tried = [any(question_accuracy(one, pool, when) > 0 for one in known) for pool in asked]
         assert list(answerable(asked, known, when)) == tried
         assert tried[:6] == [True, when == "always", True, False, False, True]
 
@@ -266,7 +266,7 @@ def test_the_commonest_answer_to_the_same_words() -> None:
     rows = [("a?", "no"), ("a?", "yes"), ("a?", "yes"), ("b?", "no"), ("b?", "maybe"),
             ("c?", "yes")]  # fmt: skip
     texts, answers = [text for text, _ in rows], ["maybe", "no", "yes"]
-    targets = gather_targets([(said,) * 10 for _, said in rows], answers, "raw")
+    targets = gather_targets([(answer,) * 10 for _, answer in rows], answers, "raw")
     found = question_only_answers(texts, targets, ["a?", "b?", "new?"])
     assert [answers[number] for number in found] == ["yes", "maybe", "yes"]
 
@@ -291,14 +291,14 @@ def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
     """Of "blue" seven times and "The blue" three times all ten agree once they are normalised."""
     task = question_task(tmp_path, least_answer_count=5, validation_images=6)
     held = task.splits.validation
-    assert all({*said} & {*task.answers} for said in held.values("answers"))
+    assert all({*written} & {*task.answers} for written in held.values("answers"))
     model = task.build_model()
     found = measured(task, model)
     assert found["unknown"] == 0 and found["broken"] == 0
     answers = dict(task.given_answers(predicted(task, model)))
     right = [
-        answers[number] == said
-        for number, said in zip(held.values("id"), held.values("majority"), strict=True)
+        answers[number] == written
+        for number, written in zip(held.values("id"), held.values("majority"), strict=True)
     ]
     assert found["accuracy"] == pytest.approx(sum(right) / 12) and len(answers) == 12
     assert list(answers) == sorted(answers)
@@ -315,18 +315,20 @@ def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     (tmp_path / "known.txt").write_text("2\nred\n")
     asked = [{"image_id": 1001, "question": f"{n}?", "question_id": n} for n in (1, 2)]
-    said = [["two"] * 6 + ["couple"] * 4, ["two"] * 10]
-    notes = [annotated(n, 1001, answers, "two") for n, answers in zip((1, 2), said, strict=True)]
+    annotations = [["two"] * 6 + ["couple"] * 4, ["two"] * 10]
+    notes = [
+        annotated(n, 1001, answers, "two") for n, answers in zip((1, 2), annotations, strict=True)
+    ]
     write_split(tmp_path / "vqa", "val2014", asked, notes)
-    task, told = question_task(tmp_path, answers=str(tmp_path / "known.txt"),
-                         validation_split="val2014"), Said()  # fmt: skip
-    task.prepare(told)
+    task, progress = question_task(tmp_path, answers=str(tmp_path / "known.txt"),
+                         validation_split="val2014"), RecordedProgress()  # fmt: skip
+    task.prepare(progress)
     model = task.build_model()
     torch.nn.init.zeros_(model.head[-1].weight)
     model.head[-1].bias.data = torch.tensor([1.0, 0.0])  # "2", whatever it is asked
     found = measured(task, model)
     assert found["soft_score"] == 0 and found["accuracy"] == found["unknown"] == 0.5
-    assert "1 validation question without a right answer" in told.lines[0]
+    assert "1 validation question without a right answer" in progress.lines[0]
     assert task.baseline()["unknown"] == 0.5
 
 
@@ -335,11 +337,11 @@ def test_a_question_about_a_missing_image_has_no_answer(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     image_file(tmp_path, "train2014", 1).unlink()
     image_file(tmp_path, "val2014", 1003).unlink()
-    task, said = question_task(tmp_path, validation_split="val2014"), Said()
-    task.prepare(said)
-    assert f"2 {MISSING}" in said.lines[0] and f"2 {LOST}" in said.lines[0]
-    assert "10 training questions, 12 validation questions, 4 answers" in said.lines[0]
-    assert "covers 85.00% of the annotations, 100.00% if they are normalised" in said.lines[0]
+    task, progress = question_task(tmp_path, validation_split="val2014"), RecordedProgress()
+    task.prepare(progress)
+    assert f"2 {MISSING}" in progress.lines[0] and f"2 {LOST}" in progress.lines[0]
+    assert "10 training questions, 12 validation questions, 4 answers" in progress.lines[0]
+    assert "covers 85.00% of the annotations, 100.00% if they are normalised" in progress.lines[0]
     given = task.given_answers(predicted(task, task.build_model()))
     assert {answer for number, answer in given if number in (10030, 10031)} == {""}
 

@@ -33,7 +33,7 @@ def load(source: Path | str, problems: DataProblems | None = None, **options: An
 
 
 def names(found: ImageSplits) -> tuple[str, str]:
-    train, held = ({said.split("-")[0] for said in rows.values("said")}
+    train, held = ({key.split("-")[0] for key in rows.values("sentence_key")}
                    for rows in (found.train, found.validation))  # fmt: skip
     return "+".join(train), "+".join(held)
 
@@ -64,7 +64,7 @@ def test_a_set_of_images_is_held_out_whole(tmp_path: Path) -> None:
     train, held = ({*rows.values("group")} for rows in (found.train, found.validation))
     assert train | held == {f"dev-{n}" for n in range(40)}
     assert not train & held and 4 < len(held) < 20
-    assert {*found.validation.values("said")} == {f"{group}-0" for group in held}
+    assert {*found.validation.values("sentence_key")} == {f"{group}-0" for group in held}
     assert load(tmp_path, validation_fraction=0.3).validation.digest == found.validation.digest
     assert load(tmp_path, validation_fraction=0.5).validation.digest != found.validation.digest
 
@@ -114,11 +114,11 @@ def test_a_plain_table(tmp_path: Path) -> None:
     parts = (found.train, found.validation)
     assert sum(map(len, parts)) == 24 and all(len(rows) % 4 == 0 for rows in parts)
     for rows_of in parts:
-        for index, said in enumerate(rows_of.values("statement")):
+        for index, statement in enumerate(rows_of.values("statement")):
             left = rows_of.open(index).pixels()[0, 0, 0]
-            assert said == f"it is {left // 10}"
+            assert statement == f"it is {left // 10}"
             assert rows_of.values("truth")[index] == (left // 10 % 6 < 3)
-    assert parts[0].values("said") == parts[0].values("statement")
+    assert parts[0].values("sentence_key") == parts[0].values("statement")
 
 
 @pytest.mark.parametrize(("given", "right"), [("both", 1.0), ("statement", 0.5), ("images", 1.0)])
@@ -145,8 +145,8 @@ def test_scores_are_of_all_statements(tmp_path: Path) -> None:
     assert found["accuracy"] == pytest.approx(5 / 12) and found["consistency"] == 0.0
     assert found["broken"] == 1
     assert found["loss"] == pytest.approx(np.log1p(np.exp([-1.0, 1.0])).mean())
-    said = ["a", "b", "a", "c", "b", "d"]
-    assert consistency(said, np.array([1, 1, 1, 0, 0, 1], bool)) == pytest.approx(2 / 4)
+    keys = ["a", "b", "a", "c", "b", "d"]
+    assert consistency(keys, np.array([1, 1, 1, 0, 0, 1], bool)) == pytest.approx(2 / 4)
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -179,8 +179,8 @@ def test_texts_and_labels_stand_beside_their_images(tmp_path: Path) -> None:
              (splits.validation, task.validation_batches()))  # fmt: skip
     for rows, batches in parts:
         for batch in batches:
-            said, truths = rows.values("statement"), rows.values("truth")
-            expected = [said[row] for row in batch["rows"].tolist() for _ in range(2)]
+            statements, truths = rows.values("statement"), rows.values("truth")
+            expected = [statements[row] for row in batch["rows"].tolist() for _ in range(2)]
             assert texts_of(task, batch) == expected
             assert batch["targets"].tolist() == [truths[row] for row in batch["rows"]]
             left, right = batch["images"][:, 0, 0, 0].unflatten(0, (-1, 2)).unbind(1)

@@ -63,9 +63,9 @@ def test_captions_and_answers_are_right() -> None:
         found, asked = pairs()[split], questions()[split]
         for number in range(0, len(found), 40):
             objects = seen(found[number]["image"].pixels())
-            said = {part.split(" at the ")[1]: tuple(part.split(" at the ")[0].split()[1:])
+            described = {part.split(" at the ")[1]: tuple(part.split(" at the ")[0].split()[1:])
                     for part in found[number]["caption"].split(" and ")}  # fmt: skip
-            assert said == objects and 1 <= len(objects) <= MOST_OBJECTS
+            assert described == objects and 1 <= len(objects) <= MOST_OBJECTS
         for number in range(0, len(asked), 37):
             row = asked[number]
             assert answer(row["image"].pixels(), row["question"]) == row["answer"]
@@ -79,8 +79,8 @@ def of(table: Table, *names: str) -> list[tuple]:
 def test_the_best_guess_from_text_alone_is_chance() -> None:
     """The commonest answer in training to each question, or to each statement, whatever is seen."""
     asked = {split: of(found, "question", "answer") for split, found in questions().items()}
-    said = {split: of(found, "statement", "truth") for split, found in statements().items()}
-    assert guessed(said) == 0.5
+    rows = {split: of(found, "statement", "truth") for split, found in statements().items()}
+    assert guessed(rows) == 0.5
     answers: dict[str, set] = defaultdict(set)
     for question, word in asked["train"]:
         answers[question].add(word)

@@ -54,8 +54,8 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
     found = load(write_lines(tmp_path / "pairs.jsonl", records), validation_fraction=0.5)
     parts, counts = (found.train, found.validation), found.counts
     last = {f"last {path}" for path in paths[3:]}
-    said = {"a house", "another", "one", "two", "once more", *last}
-    assert captions(*parts) - {"not there"} == said
+    expected = {"a house", "another", "one", "two", "once more", *last}
+    assert captions(*parts) - {"not there"} == expected
     every = [*found.train.values("captions"), *found.validation.values("captions")]
     assert (f"last {paths[3]}", "once more") in every
     kinds = (TWICE, EMPTY, WITHOUT_IMAGE, MALFORMED)
@@ -103,11 +103,11 @@ def test_splits_in_karpathys_layout(tmp_path: Path) -> None:
         ["0", "1", "2", "5"], ["3", "6"]
     ]  # fmt: skip
     for part in (found.train, found.validation):
-        for index, (number, said) in enumerate(
+        for index, (number, captions) in enumerate(
             zip(names(part), part.values("captions"), strict=True)
         ):
             assert part.open(index).pixels()[0, 0, 0] == 20 * int(number)
-            assert said[1] == f"brightness {20 * int(number)}" and len(said) == 2
+            assert captions[1] == f"brightness {20 * int(number)}" and len(captions) == 2
     assert names(load(path, validation_split="test").validation) == ["4", "7"]
     measured = load(tmp_path, validation_source=str(tmp_path), validation_split="test")
     assert names(measured.validation) == ["4", "7"]

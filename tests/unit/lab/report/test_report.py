@@ -83,7 +83,7 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
     best = words.index("Sub-LN has the best score so far: loss 5.02 ± 0.13 at learning rate 0.01.")
     assert best < words.index("Score against learning rate")
     assert words.count("2 of 24 runs have no result yet") == 1
-    for said in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6 diverged",
+    for part in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6 diverged",
                  "at step 67: the loss is nan",
                  "× 4.00 (3.50 to 4.50)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
                  "22 of 24; 3.7 minutes", "<mine> & odd", "width 48",
@@ -91,7 +91,7 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
                  "Sub-LN (best score)", "0.01: 1 of 2 failed", "0.01 (above the largest stable)",
                  "4 of 6: 1 diverged, 3 did not learn", "1 of 2 diverged, 1 of 2 did not learn",
                  "loss 7.8 on the same data. A run learned if it ends below 7.644"):  # fmt: skip
-        assert said in words, said
+        assert part in words, part
     assert not re.search(r"\b1e-[23]\b", words)  # one notation for rates
 
 

@@ -1,12 +1,12 @@
-"""A `Progress` that remembers."""
+"""A `Progress` that records its calls."""
 
 
-class Said:
-    """Keeps what it is told.
+class RecordedProgress:
+    """Progress for tests.
 
     Attributes:
-        lines: That were said.
-        work: Kinds of work that were shown.
+        lines: Arguments of `say`.
+        work: Kinds of work given to `update`.
     """
 
     def __init__(self) -> None:
@@ -14,9 +14,7 @@ class Said:
         self.work: set[str] = set()
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Remember a kind of work."""
         self.work.add(what)
 
     def say(self, line: str) -> None:
-        """Remember a line."""
         self.lines.append(line)
