@@ -91,7 +91,7 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
         seeds = re.search(r"\((\d+) seed", texts[2])
         compare(check, f"{title}, seeds", seeds and seeds[1], sums["stable"] and sums["seeds"])
         if sums["next"] is not None:
-            reported = f"{sums['next']:g}: {sums['failed']} of {sums['cell_runs']} failed"
+            reported = f"{sums['next']:g}: {sums['failed']} of {sums['next_total']} failed"
             if not sums["failed"]:
                 reported = f"{sums['next']:g}: results are missing"
             check.same(f"{title}, next rate", texts[3], reported)

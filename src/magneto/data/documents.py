@@ -146,8 +146,9 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
         header, rows = open_table(path, counts)
         if header and field not in header:
             present = join_words([abbreviate(name) for name in header])
-            raise ValueError(f"{path} has no column {field!r} among {present}. Set data.text_field; "
-                             "if the first line is not a header, write one above it.")  # fmt: skip
+            raise ValueError(f"{path} has no column {field!r} among {present}. Set "
+                             "data.text_field; if the first line is not a header, write one above "
+                             "it.")  # fmt: skip
         return read_rows(path, rows, header, counts, read)
     if unpacked_name(path).endswith((*RECORDS, ".tar")):
         return stream_records(path, counts, read)
