@@ -1,1 +1,1 @@
-"""Stability lab: probes, comparisons and ladders of norm placements, and their reports."""
+"""Stability lab: it probes norm placements, compares them at several sizes, and writes reports."""

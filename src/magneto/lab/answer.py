@@ -1,7 +1,8 @@
-"""Conclusions of a comparison in sentences: the best row, its significance, failed runs.
+"""Conclusions of a comparison, written as sentences.
 
-The first sentence is the main conclusion. Two means differ significantly by Welch's t test over
-seeds at 5 %, corrected by Holm's method over all pairs of rows.
+The first sentence names the best row and its significance. A row is a placement with one value of
+each further field of the grid. Welch's t test over seeds decides at 5 % whether two means differ
+significantly, with Holm's correction over all pairs of rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ENOUGH_SEEDS = 4
 
 
 def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) -> list[str]:
-    """Return the conclusions of a grid as sentences, the main one first."""
+    """Return the conclusions of a comparison as sentences, the main conclusion first."""
     ranked = ranking(summaries, higher_is_better)
     sentences = best(summaries, ranked, metric) if ranked else [nothing_learned(summaries)]
     if undecided(summaries, ranked):
@@ -46,7 +47,10 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether the best of several rows, or every other ranked row, has only one seed."""
+    """Return whether seeds are too few to name the best of several rows.
+
+    This is so if the row with the best score has one seed, or if every other ranked row has one.
+    """
     if not ranked or len(summaries) < 2:
         return False
     first, *others = ranked
@@ -65,7 +69,7 @@ def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -
 
 
 def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
-    """Return the strongest justified claim about the row with the best score."""
+    """Return the strongest claim about the row with the best score that the data justify."""
     tied = any(gap.mean == 0 for gap in gaps)
     if any(summary.missing for summary in summaries):
         return "shares the best score so far" if tied else "has the best score so far"
@@ -98,7 +102,7 @@ def not_learned(summaries: Sequence[Summary]) -> list[str]:
 
 
 def stability(summaries: Sequence[Summary]) -> list[str]:
-    """Return sentences on each row's largest stable rate and the next tested rate."""
+    """Return sentences that give each row's largest stable rate and its next tested rate."""
     stable = [s for s in summaries if s.largest_stable_rate is not None]
     if not stable:
         return []
@@ -134,7 +138,7 @@ def next_result(summary: Summary) -> str:
 
 
 def divergence(summaries: Sequence[Summary]) -> list[str]:
-    """Return a sentence on the number of diverged runs."""
+    """Return one sentence that counts each row's diverged runs; [] without any result."""
     if not any(s.ended for s in summaries):
         return []
     lost = [f"{s.title} in {s.diverged} of {s.ended}" for s in summaries if s.diverged]

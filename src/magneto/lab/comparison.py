@@ -1,4 +1,4 @@
-"""A comparison as plain values: results, conclusions, measurements, and how to repeat it."""
+"""A comparison as JSON values: results, conclusions, measurements, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DEPTHS = (6, 12, 24, 48)
 # More seeds than inputs (samples), because updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
-"""A stack whose updates are measured: its shape with one layer, and its kind."""
+"""The stack whose updates are measured: its configuration with one layer, and its kind."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
-    """Return a comparison as plain values: cells, summaries, conclusions, how to repeat it.
+    """Return a comparison as JSON values: runs, summaries, conclusions and how to repeat it.
 
-    Absolute paths are cut to their last name, so that the result can be published.
+    Absolute paths are cut to their last component, so that the result can be published.
     """
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
@@ -78,9 +78,9 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
-    """Return a finished sweep, extended by cells of more seeds near each row's best rate.
+    """Return a finished sweep with runs of `seeds` added at and beside each row's best rate.
 
-    A row without a best rate gets no seeds, since they would not give it one.
+    A row without a best rate gets no runs.
     """
     cells = sweep.cells()
     recipe = sweep.load(cells[0])
@@ -102,7 +102,10 @@ def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
-    """Return each entry's values in the runs' environments; if there are none, this process's."""
+    """Return the different values of each entry in the runs' environment.json files.
+
+    If no run has such a file, the values are those of the current process.
+    """
     paths = sorted(run / "environment.json" for run in runs)
     records = [each for path in paths if path.is_file() for each in read_environments(path)]
     found: dict[str, dict[str, None]] = {}
@@ -120,7 +123,7 @@ def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def without_places(value: Any) -> Any:
-    """Return nested values with absolute paths in texts cut to their last name."""
+    """Return nested values in which each absolute path is cut to its last component."""
     if isinstance(value, str):
         return ABSOLUTE.sub(r"\1", value)
     if isinstance(value, dict):
@@ -133,16 +136,21 @@ def without_places(value: Any) -> Any:
 def measure(
     folder: Path, sweep: Sweep, failed: Sequence[str], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Measure updates and activations of every row's first cell, or read them from the folder.
+    """Measure updates and activations for the first run of every row.
 
-    `failed` names the rows in which no run learned. A probe looks for the reason.
+    Measurements that the folder contains are read. `failed` names the rows in which no run learned;
+    a probe looks for the reason.
 
     Returns:
-        "width" of the measured stacks (None if rows differ), "depths", "updates" (see
-        `update.Update`), "growth" (`update.Growth`), "bounds" (values at each depth, by row and
-        form of the bound), "activations" (RMS of each layer's output at initialisation, by row and
-        layer name) and "reasons" (findings of the probe, by failed row). "placement" in updates and
-        growth is a row's name.
+        A dictionary with these keys. "placement" in updates and growth is the name of a row.
+
+        - "width": width of the measured stacks; None if rows differ.
+        - "depths": measured depths in layers.
+        - "updates": see `update.Update`.
+        - "growth": see `update.Growth`.
+        - "bounds": by row and form of the bound, the value at each depth.
+        - "activations": by row and layer, the RMS of the layer's output at initialisation.
+        - "reasons": by failed row, the findings of the probe.
     """
     path, first = folder / FILE, {row: cells[0] for row, cells in sweep.rows().items()}
     found = read_object(path) if path.is_file() else {}

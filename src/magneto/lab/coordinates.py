@@ -1,8 +1,8 @@
-"""The coordinate check of muP: growth of activations and of their changes with the width.
+"""The coordinate check of muP: how the change of activations in training depends on the width.
 
-If a learning rate is right for every width, it changes each activation equally at every width
-(Tensor Programs V, arXiv 2203.03466, appendix D.1). The check trains a recipe for a few steps at
-several widths, and fits the change of each layer's output as a power of the width.
+If one learning rate is right for every width, a step changes each activation by the same amount at
+every width (Tensor Programs V, arXiv 2203.03466, appendix D.1). The check trains a recipe for a few
+steps at several widths. It fits the change of each layer's output as a power of the width.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ FLAT = 0.2
 
 @dataclass(frozen=True)
 class Coordinate:
-    """RMS of one layer's output, and of its change after the steps (may be nan), by width."""
+    """RMS of one layer's output at initialisation, and RMS of its change by training, by width.
+
+    The change is nan if an output is not finite.
+    """
 
     name: str
     initial: Mapping[int, float]
@@ -44,7 +47,7 @@ class Coordinate:
 
     @property
     def exponent(self) -> float:
-        """Fitted exponent of the width; nan unless all changes are finite and above 0."""
+        """Exponent of the width in the fitted change; nan if a change is 0 or not finite."""
         sizes = np.array(list(self.change.values()), dtype=float)
         if not (np.isfinite(sizes).all() and (sizes > 0).all()):
             return math.nan
@@ -54,10 +57,12 @@ class Coordinate:
 def measure_coordinates(
     recipe: Recipe, widths: Sequence[int], steps: int, progress: Progress = SILENT
 ) -> list[Coordinate]:
-    """Train a recipe at its peak rate for some steps at each width; measure layers' outputs.
+    """Train a recipe at its peak rate for `steps` steps at each width, and measure layers' outputs.
 
-    The model's sizes scale with the width; head width and depth stay constant. A width that does
-    not fit the model's other sizes raises a ValueError.
+    The model's other sizes scale with the width, except head width and depth.
+
+    Raises:
+        ValueError: If a width does not fit the model's other sizes.
     """
     recipes = [replace(recipe, model=recipe.model.at_width(width)) for width in widths]
     initial: dict[str, dict[int, float]] = {}
@@ -101,10 +106,10 @@ def rms(values: Tensor) -> float:
 
 @torch.no_grad()
 def outputs(task: Task, model: nn.Module, piece: Any) -> dict[str, Tensor]:
-    """Return the outputs of layers, stacks and head in a forward pass without dropout.
+    """Return the outputs of layers, stacks and head in a forward pass of `piece` without dropout.
 
-    If the loss never computes all logits, and so does not call the head, the head is applied to the
-    last stack's output.
+    Some losses do not call the head, because they never compute all logits. In that case the head
+    is applied to the last stack's output.
     """
     found: dict[str, Tensor] = {}
 
@@ -132,7 +137,7 @@ def outputs(task: Task, model: nn.Module, piece: Any) -> dict[str, Tensor]:
 
 
 def head_of(model: nn.Module) -> nn.Linear | None:
-    """Return the last linear layer outside of the stacks; None if there is none."""
+    """Return the last linear layer outside the encoder and decoder stacks; None without one."""
     stacks: list[ProbedStack] = list(find_stacks(model).values())
     inside = {id(part) for stack in stacks for part in stack.modules()}
     linear = [m for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in inside]

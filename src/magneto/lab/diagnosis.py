@@ -1,7 +1,7 @@
-"""Diagnosis of a recipe before training: bound, measurements, verdict, and a short trial.
+"""Diagnosis of a recipe before training: the theory's bound, measurements, and a verdict.
 
-If the measurements are inconclusive, a trial trains for a given time and compares the result with
-the task's trivial baseline. Nothing is written.
+If the measurements are inconclusive, a trial trains for a number of seconds. The trial compares its
+score with the task's trivial baseline. No files remain.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ WORDS = {FINISHED: "learned", STUCK: "has not learned yet", DIVERGED: "diverged"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis of one recipe: theory, measurements of a few steps, and the verdict on them.
+    """Diagnosis of one recipe: the theory's bound, measurements of a few steps, and the verdict.
 
-    `growth` says how the update grows with the last stack's depth; empty if not measured.
+    `growth` describes how updates grow with the depth of the last stack. It is empty if this was
+    not measured.
     """
 
     placement: Placement
@@ -70,10 +71,10 @@ class Diagnosis:
 def diagnose(
     recipe: Recipe, *, steps: int, seeds: int = 3, progress: Progress = SILENT
 ) -> Diagnosis:
-    """Measure a recipe at initialisation and over its first steps, 1 or more.
+    """Measure a recipe at initialisation and in its first `steps` steps (at least 1).
 
     The recipe's seed determines weights and batches, as in training. `seeds` is the number of seeds
-    for the growth of the update with depth; 0 skips it.
+    in the measurement of how updates grow with depth; 0 skips this measurement.
     """
     task = prepare_task(recipe, progress)
     model = initial_model(task, recipe.training, recipe.seed)
@@ -130,7 +131,7 @@ class Trial:
 
 
 def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None) -> Trial:
-    """Train for some seconds (at least one step), evaluate, and judge as in a comparison."""
+    """Train for `seconds` (at least one step), evaluate, and apply the criteria of a comparison."""
     task = recipe.build_task()
     limit = recipe.training.evaluate_limit or BATCHES
     config = replace(

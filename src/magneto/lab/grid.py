@@ -1,7 +1,7 @@
-"""A grid over a recipe's fields: its cells, their folder, and its checks.
+"""A grid over a recipe's fields: the cells of the grid, their folder, and checks.
 
-The folder contains sweep.json (the specification) and a directory per cell. A cell is a run. A
-cell's directory contains outcome.json when the run is finished.
+A cell is one run of the grid. The folder contains the specification, sweep.json, and a directory
+for each cell. A cell's directory contains outcome.json after the run has finished.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sweep:
     race: bool = False
 
     def cells(self) -> list[Cell]:
-        """List the cells: first the product, whose last field varies fastest, then `further`."""
+        """List the cells of the product, whose last field varies fastest, then `further` cells."""
         product = [
             Cell(dict(zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
@@ -52,7 +52,7 @@ class Sweep:
         return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
 
     def rows(self) -> dict[str, list[Cell]]:
-        """Return the cells of each row by its name."""
+        """Return the cells of each row, by the row's name."""
         found: dict[str, list[Cell]] = {}
         for cell in self.cells():
             found.setdefault(cell.row, []).append(cell)
@@ -65,7 +65,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid: a value for each of its fields."""
+    """One point of a grid: a value for each field of the grid."""
 
     values: dict[str, Any] = field(hash=False)
 
@@ -76,21 +76,24 @@ class Cell:
 
     @property
     def row(self) -> str:
-        """Name of the cell's row: the placement, and all fields but learning rate and seed."""
+        """Name of the row: the values of all fields of the grid but learning rate and seed."""
         others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "Recipe"
 
 
 def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
-    """Check a sweep against the one in the folder, if any; write nothing.
+    """Check a sweep, and compare it with the sweep in the folder if there is one.
+
+    Nothing is written.
 
     Returns:
-        The sweep with the further cells of the folder.
+        The sweep, with the folder's `further` cells added to its own.
 
     Raises:
         ConfigError: If a cell's recipe is wrong, a run is repeated, cells would be scored on
             different data, the recipe was edited, or the folder contains another comparison.
+        FileExistsError: If the folder is not empty and contains no comparison.
     """
     recipes = load_cells(sweep)
     path = folder / SPEC_FILE
@@ -106,7 +109,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
 
 
 def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
-    """Write a sweep's specification, or extend the one in the folder; see `check_sweep`."""
+    """Check a sweep as `check_sweep` does, and write its specification to the folder."""
     sweep = check_sweep(folder, sweep)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SPEC_FILE, asdict(sweep))
@@ -114,7 +117,12 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
 
 
 def load_cells(sweep: Sweep) -> list[Recipe]:
-    """Return every cell's recipe; one ConfigError lists all mistakes, or names a repeated run."""
+    """Return the recipe of every cell.
+
+    Raises:
+        ConfigError: If recipes are wrong (the error lists all mistakes), a run is repeated, or
+            cells would be scored on different data.
+    """
     refuse_several_data(sweep)
     recipes, problems = [], {}
     for cell in sweep.cells():
@@ -133,7 +141,7 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
-    """Read the specification of a comparison or a ladder, which messages call `what`."""
+    """Read the specification of a comparison or a ladder. Messages call it `what`."""
     if not path.is_file():
         raise FileNotFoundError(f"no {what} in {path.parent} (there is no {path.name})")
     try:
@@ -157,7 +165,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 
 
 def refuse_several_data(sweep: Sweep) -> None:
-    """Refuse a grid over data, except `data.augmentation`, which changes training data only."""
+    """Refuse a grid over fields of the data, except augmentation, which only training data have."""
     lines = [
         f"{name}: scores on different data cannot be compared; run a separate comparison for each "
         "value, each with its own --out"
@@ -185,7 +193,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a grid that differs from the folder's in more than added values."""
+    """Refuse a grid that differs from the folder's grid in more than added values."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]
