@@ -1,8 +1,8 @@
-"""Results of a ladder's rungs, read from their folders, and forecasts for larger sizes.
+"""Results of a ladder at each trained size, and forecasts for larger sizes.
 
-A rung is read from sweep.json, rung.json and each run's outcome.json and probe.jsonl. Every
-dependence on size is fitted by a power law (`trend`). Each rung is forecast from the smaller rungs
-before it is trained, and the forecast is compared with the result.
+A size's folder contains sweep.json, rung.json, and the outcome.json and probe.jsonl of each run.
+Every dependence on size is fitted by a power law (`trend`). Before a size is trained, its results
+are forecast from the smaller sizes. The report compares this forecast with the results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALLEST = 1e-9
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity that warns of failure."""
+    """A measured quantity whose growth with size can announce a failure."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ PRIORS = {
 
 
 def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
-    """Return the results of one rung as plain values; rows without a result are empty."""
+    """Return the results at one size as JSON values; a row without a result is empty."""
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
     judge = Judge(about["metric"], about["higher_is_better"], about["baseline"])
@@ -98,12 +98,11 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
 
 
 def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
-    """Return the best rate and the largest stable rate of a row's cells; None if no run learned.
+    """Return the best rate and the largest stable rate of a row; None without a best rate.
 
-    The best rate is one at which every seed learned. If a budget ended before the neighbouring
-    rates had as many seeds as the best rate, only the first seeds that all these rates share are
-    used. The largest stable rate is the largest rate such that every run learned from the best rate
-    up to it.
+    Every seed learned at the best rate. The budget may end before the neighbouring rates have as
+    many seeds as the best rate. The best rate is then found with the first seeds that all these
+    rates share. From the best rate to the largest stable rate, every run learned.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
@@ -146,11 +145,11 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
 def shared_seeds(
     losses: Mapping[float, Mapping[int, float | None]], good: Sequence[float]
 ) -> tuple[dict[float, list[float]], float, int] | None:
-    """Return the losses to compare by rate, the rate with the lowest mean, and the number of seeds.
+    """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
 
-    A good rate is one at which every seed learned. The number of seeds is the largest n such that
-    the best rate and the good rates next to it have runs of the first n seeds. Return None if no
-    good rate has a run of the first seed.
+    Every seed learned at the rates in `good`, and the best rate is the one of lowest mean loss
+    among them. The number of seeds is the largest n for which the best rate and the good rates next
+    to it have runs of the first n seeds. Return None if no good rate has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -171,7 +170,7 @@ def shared_seeds(
 
 
 def read_probe(run: Path) -> dict[str, float]:
-    """Return each quantity's largest value over a run's steps, or for the gradient the smallest."""
+    """Return the largest value of each quantity over a run's steps (smallest for the gradient)."""
     path = run / PROBE_FILE
     if not path.is_file():
         return {}
@@ -192,7 +191,7 @@ def read_probe(run: Path) -> dict[str, float]:
 
 
 def geometric(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the geometric mean of positive values, and the standard error of its logarithm."""
+    """Return the geometric mean of the positive values, and the standard error of its logarithm."""
     logs = [math.log(value) for value in values if value and value > 0]
     if not logs:
         return None
@@ -203,11 +202,11 @@ def geometric(values: Sequence[float]) -> dict[str, float] | None:
 def sensitivity(
     cells: Iterable[Mapping[str, Any]], seed: int, low: float, high: float
 ) -> float | None:
-    """Return the learning-rate sensitivity (arXiv 2309.14322) over a range of rates.
+    """Return the learning-rate sensitivity (arXiv 2309.14322) over the rates from `low` to `high`.
 
-    The sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus the
-    smallest loss of the range. The loss is interpolated linearly between tested rates; a failed run
-    counts as its initial loss.
+    The sensitivity is the mean of min(final loss, initial loss) over log-uniform rates, minus the
+    smallest loss among them. The loss is interpolated linearly between tested rates. A run without
+    a final loss counts with its initial loss.
     """
     points = []
     for cell in cells:
@@ -224,7 +223,10 @@ def sensitivity(
 
 
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
-    """Add each row's sensitivity to each rung where it learned, over the rates of all rungs."""
+    """Add a row's sensitivity at each size at which the row learned.
+
+    The range of rates is the one that was tested at all sizes.
+    """
     for row in rungs[0]["rows"]:
         tables = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
         seed = next((cell["seed"] for cell in tables[0]), 0)
@@ -241,14 +243,19 @@ def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
-    """Forecast the results at a larger size from results of `read_rung`, smallest first.
+    """Forecast the results at a larger `size` from the results at smaller sizes.
+
+    `rungs` are outputs of `read_rung`, the smallest size first.
 
     Returns:
-        "size", "from" (sizes of the rungs), "priors" of the laws, and "rows". Each row that learned
-        on every rung has laws (`Law`): "best_rate", "loss", "stable_rate" (None if no rate failed),
-        "measured" by name; "stable_below", the largest stable rate of the last rung;
-        "trivial_rates", the best rate by two trivial rules; and "gaps", the law of each other row's
-        loss over this one's (logarithms; above 0 if the other row is worse).
+        "size", "from" (the smaller sizes), "priors" of the power laws, and "rows". "rows" has these
+        entries for each row that learned at every size:
+
+        - "best_rate", "loss", "stable_rate": laws (`Law`); "stable_rate" is None if no rate failed.
+        - "measured": laws of the quantities in `QUANTITIES`, by name.
+        - "stable_below": largest stable rate at the largest of the smaller sizes.
+        - "trivial_rates": the best rate by two trivial rules.
+        - "gaps": for each other row, the law of log(loss of the other row / loss of this row).
     """
     last = rungs[-1]
     able = [row for row in last["rows"] if all(learned(rung, row) for rung in rungs)]
@@ -270,8 +277,8 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
             "stable_rate": law_of(stable, size, PRIORS["stable_rate"]) if stable else None,
             "stable_below": results[-1]["largest_stable"],
             "measured": measured,
-            "trivial_rates": {"rate of the rung below": rate,
-                              "rate of the rung below scaled by 1/size":
+            "trivial_rates": {"rate of the next smaller size": rate,
+                              "rate of the next smaller size scaled by 1/size":
                               rate * last["size"] / size},
             "gaps": {other: gap_law(rungs, row, other, size) for other in able if other != row},
         }  # fmt: skip
@@ -292,7 +299,7 @@ def law_of(points: Sequence[tuple[int, Mapping[str, float]]], size: int, prior: 
 
 
 def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int) -> Law:
-    """Fit log(loss of `other` / loss of `row`) as a function of size; seeds are paired."""
+    """Fit log(loss of `other` / loss of `row`) as a function of size. Losses are paired by seed."""
     points = []
     for rung in rungs:
         mine, theirs = rung["rows"][row], rung["rows"][other]
@@ -330,7 +337,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield forecast and measured ratios of each other row's loss to the first row's."""
+    """Yield, for each other row, the forecast and the measured ratio of its loss to the first's."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
@@ -340,7 +347,7 @@ def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[
 
 
 def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
-    """Return a forecast beside its measured value, which is None if the row did not learn."""
+    """Return a forecast and its measured value `truth`, which is None if the row did not learn."""
     low, value, high = (law[end] for end in ("low", "value", "high"))
     found = {"value": value, "low": low, "high": high, "measured": truth, "holds": False}
     if truth is None:
@@ -352,9 +359,9 @@ def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
 def expected_failures(
     rungs: Sequence[Mapping[str, Any]], laws: Mapping[str, Any], size: int
 ) -> list[dict]:
-    """Return the quantities that have limits, sorted by the size at which they reach them.
+    """Return the quantities that have a limit, sorted by the size at which each reaches its limit.
 
-    `laws` are the forecast of one row at `size`, the target.
+    `laws` is one row's entry in the `forecast` for the target, `size`.
     """
     watched = {one: laws["measured"][one.name] for one in QUANTITIES
                if one.name in laws["measured"]}  # fmt: skip
@@ -389,13 +396,14 @@ def answer(
     prediction: Mapping[str, Any],
     troubles: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[str]:
-    """Return the forecast for the target in sentences, the main one first.
+    """Return the forecast for the target size as sentences, the main sentence first.
 
-    Rows are ranked by their losses relative to one row, because these are paired by seeds.
+    The best row is the one with the lowest loss relative to the first row, since these ratios are
+    paired by seed.
     """
     rows = prediction["rows"]
     if not rows:
-        return ["No row learned on every rung, so there is no forecast."]
+        return ["No row learned at every size, so there is no forecast."]
     base = next(iter(rows))
     first = min(rows, key=lambda row: rows[base]["gaps"][row]["value"] if row != base else 0.0)
     rate, loss = rows[first]["best_rate"], rows[first]["loss"]
@@ -458,12 +466,13 @@ def limitations(
 ) -> list[str]:
     lines = []
     if len(rungs) < 3:
-        lines.append(f"{len(rungs)} rungs do not determine an exponent. It stays near its assumed "
-                     "value, and the intervals include this uncertainty.")  # fmt: skip
+        lines.append(f"Fewer than three sizes ({len(rungs)}) do not determine an exponent. It "
+                     "stays near its assumed value, and the intervals include this "
+                     "uncertainty.")  # fmt: skip
     far = target / rungs[-1]["size"]
     if far > 4:
-        lines.append(f"The target is {far:.3g} times the largest rung. No power law is known to "
-                     "hold that far.")  # fmt: skip
+        lines.append(f"The target is {far:.3g} times the largest trained size. No power law is "
+                     "known to hold that far.")  # fmt: skip
     edges: dict[str, list[str]] = {}
     for rung in rungs:
         for row, found in rung["rows"].items():
@@ -512,10 +521,10 @@ def limitations(
 
 def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
     if not entries:
-        return "No rung has a forecast that was made before its training."
+        return "No size has a forecast that was made before its training."
     holds = sum(entry["holds"] for entry in entries)
-    text = (f"{holds} of {len(entries)} forecasts of rungs, made before their training, lay in "
-            "their 80 % intervals.")  # fmt: skip
+    text = (f"Of {len(entries)} values that were forecast before their size was trained, {holds} "
+            "lay in the 80 % interval of the forecast.")  # fmt: skip
     rates = [entry for entry in entries if entry.get("trivial_rates")]
     if rates:
         errors = {"forecast": median(entry["off"] for entry in rates)}

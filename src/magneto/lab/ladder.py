@@ -1,8 +1,8 @@
-"""A ladder: the same comparison at several sizes, the smallest first, each in its own folder.
+"""A ladder: the same comparison at several sizes, the smallest first. Each size has a folder.
 
-Smaller rungs determine the learning rates of a larger rung. The larger rung's results are forecast
-from the smaller rungs before it is trained. The next cells follow from the finished ones, so that a
-stopped ladder can be resumed and several machines can share the folder.
+Results at smaller sizes determine the learning rates of the next size. Before a size is trained,
+its results are forecast from the smaller sizes. A cell is one run. Which cells come next follows
+from the finished cells, so a stopped ladder can resume, and several machines can share the folder.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class Ladder:
     recipe: str  # name or path
     overrides: dict[str, Any]  # dotted fields shared by all cells
     axis: str  # "width" or "depth"
-    sizes: list[int]  # of the rungs, ascending
+    sizes: list[int]  # sizes to train, ascending
     target: int  # size to forecast for
     rows: dict[str, list[Any]]  # dotted fields with values, placements included: their product
-    rates: list[float]  # first learning rates of the smallest rung
+    rates: list[float]  # first learning rates of the smallest size
     seeds: list[int]  # of the best rate and the rates next to it; other cells have the first seed
     fitted: dict[str, Any] = field(default_factory=dict)  # dotted fields set by the budget
     capacity: float | None = None  # worker seconds for all cells; None for no limit
@@ -93,7 +93,7 @@ class Ladder:
         return folder / "forecasts" / f"{self.axis}-{size}.json"
 
     def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
-        """Return a rung's comparison, restricted to the given cells."""
+        """Return the comparison at one size. It contains only the cells in `cells`."""
         grid = {**self.rows, RATE: [], SEED: []}
         given = {**self.overrides, **self.fitted}
         overrides = {**given, **shape(self.recipe, given, self.axis, size)}
@@ -102,13 +102,14 @@ class Ladder:
 
 
 def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> dict[str, Any]:
-    """Return the model fields for a size.
+    """Return the values of the model's fields at one size.
 
-    A width scales the feed-forward width and the number of heads; heads keep their width. A depth
-    applies to every stack.
+    The feed-forward width and the number of heads scale with the width, and the head width stays
+    constant. A depth is the number of layers of every stack.
 
     Raises:
-        ConfigError: If the width is not divisible into heads, or the model has no such size.
+        ConfigError: If the width is not a multiple of the head width, or if the model is no
+            Transformer.
     """
     model = load_recipe(recipe, {RATE: 1.0, **overrides}).model
     if not isinstance(model, TransformerConfig):
@@ -128,14 +129,16 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 
 
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
-    """Write a ladder's specification, or extend the one in the folder by rungs and seeds.
+    """Write a ladder's specification, or add sizes and seeds to the one in the folder.
 
-    `prepare` times cells and fits them to the budget; it is called for a new ladder or new rungs.
+    `prepare` measures the time of cells and fits the ladder to the budget. It is called for a new
+    ladder, for new sizes, and if a ladder that was never timed gets a budget.
 
     Raises:
-        ConfigError: If a rung's recipe is wrong, the folder has another ladder, or runs are missing
-            and the recipe was edited after the ladder began.
+        ConfigError: If a recipe is wrong, the folder has another ladder, or runs are missing and
+            the recipe was edited after the ladder began.
         ValueError: If runs are missing and the data changed after the ladder began.
+        FileExistsError: If the folder is not empty and contains no ladder.
     """
     for size in ladder.sizes:
         first = [{**row, RATE: ladder.rates[0], SEED: ladder.seeds[0]} for row in rows_of(ladder)]
@@ -149,7 +152,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
         changed += [name for name in ("sizes", "seeds") if not {*before[name]} <= {*now[name]}]
         if changed:
             raise ConfigError([f"{folder} contains another ladder: its "
-                               f"{', '.join(sorted(changed))} differ (only rungs and seeds "
+                               f"{', '.join(sorted(changed))} differ (only sizes and seeds "
                                "may be added); choose another --out"])  # fmt: skip
         check_data(folder, known, ladder)
         begun = replace(known, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
@@ -170,7 +173,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
 
 
 def check_data(folder: Path, known: Ladder, ladder: Ladder) -> None:
-    """Check that missing runs would have the recipe and data of the runs that were begun."""
+    """Check that missing runs would have the same recipe and data as the runs in the folder."""
     wanted = replace(known, seeds=ladder.seeds)
     missing = ladder.sizes != known.sizes or any(
         afforded(folder, wanted, size, missing_cells(folder, wanted, size)) for size in known.sizes
@@ -194,13 +197,13 @@ def fit_budget(
 ) -> Ladder:
     """Return a ladder with as many steps per run as its capacity allows.
 
-    `timed` gives two numbers for each size: the seconds per step, and the seconds that a cell takes
-    besides its steps. With `fewer_seeds`, seeds are dropped before runs become shorter than
-    `GOOD_STEPS`. Runs of a ladder that has begun keep their steps.
+    `timed` has two numbers for each size: the seconds per step, and the seconds of a cell outside
+    its steps. With `fewer_seeds`, the last seeds are dropped as long as runs would have fewer than
+    `GOOD_STEPS` steps. A ladder that has begun keeps its number of steps.
 
     Raises:
-        ConfigError: If the budget allows fewer steps than `LEAST_STEPS`, or than a shorter
-            recipe has.
+        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, or fewer than the recipe's
+            steps if the recipe has fewer than `LEAST_STEPS`.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -233,7 +236,7 @@ def fit_budget(
 
 
 def planned(ladder: Ladder, size: int) -> int:
-    """Return the approximate number of cells of a rung."""
+    """Return the approximate number of cells at one size."""
     rows = math.prod(len(values) for values in ladder.rows.values())
     if size == ladder.sizes[0]:
         return rows * (len(ladder.rates) + 3 * (len(ladder.seeds) - 1) + 3)
@@ -241,7 +244,7 @@ def planned(ladder: Ladder, size: int) -> int:
 
 
 def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) -> bool:
-    """Run every rung, the smallest first; return whether all cells are finished."""
+    """Run every size, the smallest first. Return whether all cells are finished."""
     for size in ladder.sizes:
         rung_folder = ladder.folder(folder, size)
         below = [read_rung(ladder.folder(folder, s), s) for s in ladder.sizes if s < size]
@@ -264,9 +267,9 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
 
 
 def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
-    """Write and return a rung's comparison with its next cells; None if it has no further ones.
+    """Add the next cells to the comparison at one size, and return it; None if there are none.
 
-    The folder is locked, so that no machine overwrites the cells that another one adds.
+    The folder is locked meanwhile, so that no machine overwrites cells of another machine.
     """
     rung_folder = ladder.folder(folder, size)
     lock = acquire_lock(folder, math.inf)
@@ -283,7 +286,7 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write a rung's baselines, and its first update relative to the theory's bound."""
+    """Write the baselines at one size, and its first update divided by the theory's bound."""
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
@@ -301,10 +304,10 @@ def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None
 
 
 def update_to_bound(recipe: Recipe) -> list[float]:
-    """Return the measured change of a label's logit over the theory's bound, by seed.
+    """Return the measured change of a label's logit divided by the theory's bound, for each seed.
 
-    Return [] if no bound is derived for the placement. The stack is measured at its own width and
-    depth on random inputs.
+    The result is [] if no bound is derived for the placement. The stack has the recipe's width and
+    depth; its inputs are random.
     """
     task = recipe.build_task()
     task.prepare()  # sizes of the model may depend on the data
@@ -322,7 +325,7 @@ def update_to_bound(recipe: Recipe) -> list[float]:
 
 
 def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any]]:
-    """Return a rung's next cells, from its results and its forecast."""
+    """Return the next cells at one size. They follow from its results and its forecast."""
     rung_folder, file = ladder.folder(folder, size), ladder.forecast_file(folder, size)
     mine = read_rung(rung_folder, size)["rows"] if (rung_folder / RUNG_FILE).exists() else {}
     forecasts = read_object(file, "rows")["rows"] if file.exists() else {}
@@ -352,11 +355,12 @@ def next_cells(
     stable: float | None = None,
     every_seed: bool = False,
 ) -> list[tuple[float, int]]:
-    """Return a row's next cells; [] if it is finished.
+    """Return a row's next cells as pairs of learning rate and seed; [] if the row is finished.
 
-    Runs of the first seed search for the best and for the largest stable rate. The best rate and
-    its neighbours then get every seed; with `every_seed`, the rates of `start` get every seed at
-    once. `stable` is the largest stable rate of the rung below.
+    First the rates of `start` run with the first seed, or with every seed if `every_seed`. Then the
+    best rate and its neighbours run with every seed. This repeats if another rate becomes the best.
+    Last, runs of the first seed search for the largest stable rate. `stable` is the largest stable
+    rate at the next smaller size.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -394,9 +398,9 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next cells of the search for the largest stable rate.
 
-    The search begins at the largest stable rate of the rung below, and ends when the next larger of
-    `RATES` fails. `tested` are the tested rates, ascending; `failed` are those at which a run
-    failed.
+    The search begins at `below`, the largest stable rate at the next smaller size. It ends when the
+    next larger rate of `RATES` fails. `tested` contains the tested rates, ascending, and `failed`
+    the rates at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]
@@ -412,7 +416,7 @@ def next_stable(
 
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
-    """Return the nearest rates below and above a rate, among `RATES` and the tested rates."""
+    """Return the nearest rate below `best` and the nearest above, of `RATES` and tested rates."""
     lower = [rate for rate in tried if rate < best]
     upper = [rate for rate in tried if rate > best]
     return (
@@ -422,14 +426,14 @@ def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
 
 
 def nearest(rate: float, rates: Sequence[float] = RATES) -> float:
-    """Return the nearest of some rates in logarithms."""
+    """Return the one of `rates` that is nearest to `rate` on a logarithmic scale."""
     return min(rates, key=lambda other: abs(math.log(other / rate)))
 
 
 def beside(rate: float, step: int) -> float:
-    """Return the next of `RATES` above (step 1) or below (-1), at least a factor 1.5 off.
+    """Return the next rate of `RATES` above (step 1) or below (step -1), at least a factor 1.5 off.
 
-    Beyond the largest of `RATES` this is infinity, and below the smallest 0.
+    If `RATES` has no such rate, the result is infinity (step 1) or 0 (step -1).
     """
     far = [other for other in RATES if step * math.log(other / rate) >= math.log(1.5)]
     return nearest(rate, far) if far else max(0.0, step * math.inf)
@@ -438,9 +442,9 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the next cells that the rung's share of the budget allows, in order of seeds.
+    """Return those of `cells` that a size's share of the budget allows, in the order of seeds.
 
-    A rung's first cells are always allowed.
+    The first cells of a size are always allowed.
     """
     if ladder.capacity is None or not cells:
         return cells
@@ -457,7 +461,7 @@ def afforded(
 
 
 def seconds_of(rung_folder: Path) -> list[float]:
-    """Return the seconds of each finished cell of a rung."""
+    """Return the seconds that each finished cell of a size took."""
     found = []
     for path in sorted(rung_folder.glob("cells/*/outcome.json")):
         result = read_object(path, "status", "step")
@@ -467,9 +471,9 @@ def seconds_of(rung_folder: Path) -> list[float]:
 
 
 def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]:
-    """Return the results and the forecast of a begun ladder as plain values, read from its folder.
+    """Return the results and the forecast of a ladder that has begun, as JSON values.
 
-    Absolute paths are cut to their last name, so that the result can be published.
+    Absolute paths are cut to their last component, so that the result can be published.
     """
     sizes = [size for size in ladder.sizes if (ladder.folder(folder, size) / RUNG_FILE).exists()]
     rungs = [read_rung(ladder.folder(folder, size), size) for size in sizes]

@@ -1,8 +1,8 @@
-"""Extrapolation from a few sizes to a larger one: parabolas and power laws.
+"""Extrapolation from a few sizes to a larger size: parabolas and power laws.
 
-A best rate is the vertex of a parabola in the logarithm of the rate. A dependence on size is fitted
-by a power law in logarithms. Exponent and scatter have priors, because few rungs determine them
-poorly; the priors matter less with more rungs.
+The best learning rate is the vertex of a parabola in the logarithm of the rate. Its dependence on
+size is a power law, fitted in logarithms. The exponent and the scatter have priors, because a few
+sizes determine them poorly. The priors matter less with more sizes.
 """
 
 from __future__ import annotations
@@ -23,37 +23,39 @@ DRAWS = 2000
 
 
 Estimate = dict[str, float]
-"""A "value", the ends "low" and "high" of its interval at `LEVEL`, and the "error", the standard
-error of its natural logarithm."""
+"""An estimate: "value", the ends "low" and "high" of its interval at `LEVEL`, and "error".
+
+"error" is the standard error of the value's natural logarithm."""
 
 Law = dict[str, float]
 """A law and its forecast: the value or its logarithm is linear in the logarithm of the size.
 
-"value" is the forecast at the requested size, "low" and "high" are the ends of its interval, and
-"exponent", "exponent_low", "exponent_high" those of the exponent, all at `LEVEL`. If the value
-itself is linear, the exponent is its change when the size grows by a factor of e = 2.72."""
+"value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
+"exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
+interval. Both intervals have the probability `LEVEL`. If the value itself is linear, the exponent
+is the change of the value when the size grows by a factor of e = 2.72."""
 
 
 def find_vertex(
     losses: Mapping[float, Sequence[float]], tried: float, edge_error: float
 ) -> tuple[Estimate, Estimate, str]:
-    """Fit a parabola in log rate through the best rate and its neighbours.
+    """Fit a parabola to the losses at the best rate and its neighbours, over the log of the rate.
 
-    Intervals are by bootstrap over seeds. A bootstrap sample has the same seeds at all rates,
+    Intervals come from a bootstrap over seeds. A bootstrap sample has the same seeds at all rates,
     because the batches of a seed are the same at every rate. The bootstrap's standard error is
     corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
     Args:
-        losses: Loss of every seed by rate; seeds have the same order at all rates.
-        tried: The best of these rates.
-        edge_error: Standard error of the log rate if the best rate is the smallest or largest. Any
-            other best rate of a single seed is assumed to lie anywhere between the midpoints to its
-            neighbours.
+        losses: By rate, the loss of every seed. Seeds have the same order at all rates.
+        tried: The rate in `losses` with the lowest mean loss.
+        edge_error: Standard error of the log rate if `tried` is the smallest or the largest rate.
+            For any other rate with a single seed, the true best rate is assumed to be uniformly
+            distributed between the midpoints to the neighbouring rates.
 
     Returns:
-        The best rate; its loss, whose error and interval are nan for one seed; and "smallest" or
-        "largest" if the best rate is the smallest or largest that has a loss, so that the true one
-        may lie beyond, else "".
+        The estimates of the best rate and of its loss, and a word. The error and the interval of
+        the loss are nan with one seed. The word is "smallest" or "largest" if `tried` is the
+        smallest or the largest rate, so that the true best rate may lie beyond, else "".
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
@@ -81,12 +83,14 @@ def find_vertex(
 
 
 def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return position and value of the minima of parabolas through three points each.
+    """Return the positions and the values of the minima of parabolas through three points each.
+
+    If the middle point is not the lowest, or the minimum is not positive, the lowest of the three
+    points takes the place of the minimum.
 
     Args:
-        x: Positions of the points, (3,), ascending.
-        y: (parabolas, 3), positive. If the middle point is not the lowest, or the parabola is not
-            positive, the lowest point is returned.
+        x: Positions of the points (3,), ascending.
+        y: Values of the points (parabolas, 3), positive.
     """
     left, right = (y[:, 1] - y[:, 0]) / (x[1] - x[0]), (y[:, 2] - y[:, 1]) / (x[2] - x[1])
     curve = (right - left) / (x[2] - x[0])
@@ -112,12 +116,12 @@ def _estimate(value: float, log_value: float, error: float, freedom: float) -> E
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior of a power law."""
+    """Prior of a power law's exponent and scatter."""
 
     exponent: float  # its most likely value
     spread: float  # standard deviation of the exponent
-    scatter: float  # standard deviation of single rungs around the law, in logarithms
-    weight: int = 4  # number of rungs that the prior scatter counts as
+    scatter: float  # standard deviation of single sizes around the law, in logarithms
+    weight: int = 4  # number of sizes that the prior scatter counts as
 
 
 def fit_law(
@@ -130,15 +134,15 @@ def fit_law(
     """Fit a power law and forecast the value at a size.
 
     Args:
-        points: (size, value, standard error of the value's logarithm) of each rung, at least one;
-            an error of nan counts as 0.
-        size: Size to forecast for.
+        points: (size, value, standard error of the value's logarithm) for each measured size, at
+            least one. An error of nan counts as 0.
+        size: Size of the forecast.
         prior: Prior of the exponent and of the scatter.
-        logs: Whether the logarithm of the value is linear in that of the size; else the value
-            itself is, and the error is that of the value.
+        logs: Whether the logarithm of the value is linear in the logarithm of the size. If False,
+            the value itself is linear, and the errors are those of the value.
 
     Returns:
-        The law. The interval covers a measured value, so it includes a rung's scatter.
+        The law. Its interval is for a measured value, so it includes the scatter around the law.
     """
     sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
     x, y = np.log(sizes), np.log(values) if logs else values
@@ -172,9 +176,9 @@ def fit_law(
 
 
 def reaches(law: Law, limit: float, size: float) -> float | None:
-    """Return the size at which a law, fitted in logarithms and forecast for `size`, is `limit`.
+    """Return the size at which a law's value is `limit`; None if there is none.
 
-    None if it never is.
+    The law was fitted in logarithms, and its "value" is the forecast for `size`.
     """
     if not law["exponent"]:
         return None

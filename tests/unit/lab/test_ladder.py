@@ -322,7 +322,7 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
     monkeypatch.setitem(TRUTH, "sub", (5e-3, (1 - PLATEAU / 2) * BASELINE, 1.0, 1.0, 1.1))
     ladder = climbed(tmp_path, [64, 128], seeds=[1])
     limitations = " ".join(collect_ladder(tmp_path, ladder, "")["limitations"])
-    for words in ("2 rungs do not determine an exponent", "8 times the largest rung",
+    for words in ("sizes (2) do not determine an exponent", "8 times the largest trained size",
                   "One seed gives no measure of noise", "within 10% of the trivial baseline's",
                   "Sub-LN at 64"):  # fmt: skip
         assert words in limitations, words

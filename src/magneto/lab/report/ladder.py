@@ -1,4 +1,4 @@
-"""The page of a ladder: sections with figures and tables."""
+"""The report of a ladder: sections with figures and tables."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 RATES = (("best_rate", "best rate"), ("stable_rate", "largest stable rate"))
 MEASURED = tuple((f"measured.{one.name}", one.title) for one in QUANTITIES)
-# Quantities over size: keys of a rung's row and of a forecast's, and their titles.
+# Quantities over size: their keys in the rows of results and forecasts, and their titles.
 SHOWN = (*RATES, ("loss", "loss"), ("sensitivity", "sensitivity"), *MEASURED)
 Found = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: `name` is its anchor, `note` the text below the table."""
+    """A section of the page. `name` is its anchor, and `note` is the text below its table."""
 
     name: str
     heading: str
@@ -55,7 +55,7 @@ class Section:
 
 
 def write_ladder(found: Found, directory: Path) -> Path:
-    """Write page, text, table and figures of a ladder; return the page's path.
+    """Write the page, the text, the table and the figures of a ladder. Return the page's path.
 
     `found` is the result of `ladder.collect_ladder`. Each file is written atomically.
     """
@@ -86,7 +86,7 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
          "Sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus "
          "the smallest loss (arXiv 2309.14322). It is measured with the first seed, over the "
-         "rates that all rungs share."),
+         "range of rates that was tested at all sizes."),
         ("trouble", "First expected failure", MEASURED,
          "Each value is the largest over a few steps (the smallest for the gradient) at the best "
          "tested rate, as geometric mean over seeds. The update over the theory's bound is the "
@@ -101,7 +101,7 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
     yield held_out_section(found)
     note = "Bars are 95 % confidence intervals over seeds. Rates far from the best have one seed."
     drawings = [draw_rung(found, rung, series) for rung in found["rungs"]]
-    yield Section("rungs", "Scores of every rung", [], [], note, drawings)
+    yield Section("rungs", "Scores at every size", [], [], note, drawings)
 
 
 def baseline_note(found: Found) -> str:
@@ -113,7 +113,7 @@ def baseline_note(found: Found) -> str:
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
               for row, part in last["rows"].items() if "loss" in part]  # fmt: skip
     return (f"{note}The trivial baseline's loss is {last['baseline_loss']:.4g}. At the largest "
-            f"rung the loss is lower than the baseline's by {', '.join(shares)}.")  # fmt: skip
+            f"size the loss is lower than the baseline's by {', '.join(shares)}.")  # fmt: skip
 
 
 def reading(part: Found, key: str) -> Any:
@@ -123,13 +123,13 @@ def reading(part: Found, key: str) -> Any:
 
 
 def points(found: Found, row: str, key: str) -> list[tuple[int, Any]]:
-    """Return the sizes at which a row has a value, with the value."""
+    """Return pairs of size and value for the sizes at which a row has the quantity `key`."""
     both = [(rung["size"], reading(rung["rows"].get(row, {}), key)) for rung in found["rungs"]]
     return [(size, value) for size, value in both if value is not None]
 
 
 def table_lines(found: Found, key: str, title: str) -> Iterator[list[str]]:
-    """Yield a line for each row: its values on every rung, and its forecast."""
+    """Yield a table line for each row: its value at every size, its forecast and its exponent."""
     digits = 4 if key == "loss" else 3
     for row, name in found["rows"].items():
         known = dict(points(found, row, key))
@@ -141,7 +141,7 @@ def table_lines(found: Found, key: str, title: str) -> Iterator[list[str]]:
 
 
 def format_value(value: Any, digits: int) -> str:
-    """Format a value, with its interval if it has one."""
+    """Format a value to `digits` significant digits, with its interval if it has one."""
     if not isinstance(value, Mapping):
         return "–" if value is None else f"{value:.{digits}g}"
     return spread(value, digits) if value.get("low") else f"{value['value']:.{digits}g}"
@@ -162,10 +162,11 @@ def exponent(law: Found | None) -> str:
 
 
 def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
-    """Yield the first row, each further row, their gaps by rung, and the law of these gaps.
+    """Compare the first row with each other row, over the rows that learned at every size.
 
-    Only rows that learned on every rung count. A gap is the logarithm of the further row's loss
-    over the first row's.
+    Yields:
+        The first row's name, the other row's name, the gap at each size, and the law of the gap. A
+        gap is log(loss of the other row / loss of the first row).
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
@@ -176,7 +177,7 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield each row's loss relative to the first row's, and the trend of this gap."""
+    """Yield a table line for each other row: its loss relative to the first row, and the trend."""
     for first, row, measured, law in gaps(found):
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
@@ -186,7 +187,7 @@ def gap_lines(found: Found) -> Iterator[list[str]]:
 
 
 def held_out_section(found: Found) -> Section:
-    """Return the section with forecasts of rungs and their results."""
+    """Return the section that compares the forecasts of trained sizes with the results."""
     titles, rows = dict(SHOWN), []
     for entry in found["held_out"]:
         digits = 4 if entry["what"] in ("loss", "gap") else 3
@@ -201,13 +202,13 @@ def held_out_section(found: Found) -> Section:
             f"{title}", format_value(entry, digits), format_value(entry["measured"], digits),
             "yes" if entry["holds"] else "no", *(trivial or ["–", "–"]),
         ])  # fmt: skip
-    head = ["rung", "forecast", "measured", "in the interval", "rate of the rung below",
-            "rate of the rung below scaled by 1/size"]  # fmt: skip
+    head = ["size", "forecast", "measured", "in the interval", "rate of the next smaller size",
+            "rate of the next smaller size scaled by 1/size"]  # fmt: skip
     return Section("held-out", "Accuracy of the forecasts", head, rows, found["held_out_text"])
 
 
 def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Plot:
-    """Draw the score of a rung against the rate."""
+    """Draw the scores at one size against the learning rate."""
     cells = [cell for part in rung["rows"].values() for cell in part["cells"]]
     shown = {**rung, "cells": cells, "placements": list(series),
              "learning_rates": sorted({cell["learning_rate"] for cell in cells})}  # fmt: skip
@@ -216,9 +217,9 @@ def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Plot:
 
 
 def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: str) -> Plot:
-    """Draw a quantity of every row over size on two logarithmic axes, with its forecast.
+    """Draw a quantity of every row and its forecast over size, on logarithmic axes.
 
-    The dashed line is the fitted law, the hollow marker its forecast for the target.
+    The dashed line is the fitted law. The hollow marker is the forecast for the target size.
     """
     plot = Plot(key.replace(".", "-").replace("_", "-") + "-over-size", SIZE, title=title)
     axes, sizes, target = plot.main, found["sizes"], found["target"]
@@ -255,7 +256,7 @@ def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: 
 
 
 def ends(value: Any) -> tuple[float, float, float]:
-    """Return a value and its interval, which has no width if the error is unknown."""
+    """Return a value and the ends of its interval; both are the value if its error is unknown."""
     if not isinstance(value, Mapping):
         return value, value, value
     if value.get("low"):
@@ -265,9 +266,9 @@ def ends(value: Any) -> tuple[float, float, float]:
 
 
 def table_rows(found: Found) -> Iterator[dict[str, Any]]:
-    """Yield all numbers over size: measured values, then forecasts.
+    """Yield the lines of report.csv: measured values at each size, and forecasts.
 
-    "gap" is a row's loss over that of the first row.
+    A "gap" is a row's loss divided by the loss of the first row.
     """
     measured = [("measured", rung) for rung in found["rungs"]]
     for kind, rung in [*measured, ("forecast", found["forecast"])]:
