@@ -1,7 +1,8 @@
-"""Outcomes of a grid's runs, and a summary of each placement.
+"""Outcomes of the runs in a comparison, and a summary of each placement.
 
-A run learned, did not learn, diverged, or has no result yet. A run whose validation score does not
-beat the task's trivial baseline (token frequencies, the most frequent class, ...) did not learn.
+A run has learned, has not learned, has diverged, or has no result yet. A run has not learned if its
+validation score does not beat the task's trivial baseline, such as token frequencies or the most
+frequent class.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from magneto.training.logging import TrainingResult, read_metrics
 from magneto.training.task import Task
 
 MARGIN = 0.02
-"""Margin by which a run must beat the baseline, as a share of the baseline's distance to the best
-possible score."""
+"""Margin by which a run must beat the baseline, as a share of the distance from the baseline to the
+best possible score."""
 
 FINISHED, STUCK, DIVERGED, MISSING = "finished", "did not learn", "diverged", "missing"
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One cell of a comparison."""
+    """Result of one run of a comparison."""
 
     placement: str  # name of the row
     learning_rate: float
@@ -51,7 +52,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Judge:
-    """The criterion for a run that learned: it beats the trivial baseline, if there is one."""
+    """Criterion of learning: the score beats the trivial baseline, if the task has a baseline."""
 
     metric: str
     higher_is_better: bool
@@ -59,7 +60,7 @@ class Judge:
 
     @classmethod
     def of(cls, task: Task, limit: int | None) -> Judge:
-        """Return a task's criterion, with the baseline on `limit` batches (None: all)."""
+        """Return a task's criterion. The baseline is measured on `limit` batches (None: all)."""
         metric = task.primary_metric
         return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
 
@@ -67,8 +68,8 @@ class Judge:
     def threshold(self) -> float | None:
         """Score that a run must beat; None without a baseline.
 
-        The best possible score is assumed to be 0 if lower is better, else 1, or 100 if the
-        baseline is above 1.
+        The best possible score is assumed to be 0 if lower scores are better. Otherwise it is
+        assumed to be 1, or 100 if the baseline is above 1.
         """
         if self.baseline is None:
             return None
@@ -108,12 +109,16 @@ def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
 
 
 def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tuple[str, str]:
-    """Return a run's status, and the reason if it did not finish or learn.
+    """Return a run's status, and the reason if the run did not finish or did not learn.
 
-    A loss that ends far above its initial value has diverged; a run whose loss rose by less did not
-    learn. If the score is the validation loss, only the validation loss counts, because the dropout
-    of a collapsed stack can keep the training loss low. For other scores the lower of training and
-    validation loss counts, because an overfitted classifier did learn.
+    `found` is the run's outcome.json, and `first` is its initial loss. A run has diverged if its
+    final loss is more than `FAR_ABOVE_FIRST` times the initial loss. It has not learned if its
+    final loss is not below the initial loss.
+
+    If the score is the validation loss, the validation loss is the final loss, because in a stack
+    with rank collapse the training loss can be low by dropout alone. For other scores, the lower of
+    the training and the validation loss is the final loss, because an overfitted classifier has
+    learned.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -148,7 +153,7 @@ def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Group:
-    """The seeds of one placement at one learning rate."""
+    """Results of all seeds of one placement at one learning rate."""
 
     scores: tuple[float, ...]  # metric of every seed that finished and learned
     stuck: int  # number of seeds that finished without learning
@@ -171,7 +176,7 @@ class Group:
 
     @property
     def interval(self) -> float | None:
-        """Half-width of the mean's 95 % interval; None without two different scores."""
+        """Half-width of the 95 % interval of the mean; None without two different scores."""
         return finite(half_width(self.scores) or None)
 
     @property
@@ -196,7 +201,7 @@ def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]
 
 
 def failures(group: Group) -> str:
-    """Describe a group's failures: "diverged", "1 of 3 did not learn"; "" if there are none."""
+    """Describe a group's failed runs, as "diverged" or "1 of 3 did not learn"; "" without any."""
     kinds = [(group.diverged, DIVERGED), (group.stuck, STUCK)]
     counts = [(count, kind) for count, kind in kinds if count]
     if len(counts) == 1 and group.failed == group.seeds:
@@ -205,19 +210,19 @@ def failures(group: Group) -> str:
 
 
 def part(group: Group) -> str:
-    """Return " [2/3]" if only 2 of 3 seeds have a result; "" if none is missing."""
+    """Return " [2/3]" if only 2 of 3 seeds have a result; "" if all seeds have one."""
     return f" [{group.seeds}/{group.seeds + group.missing}]" if group.missing else ""
 
 
 def finite(value: Any) -> float | None:
-    """Return a number as float; None for None, infinities and not-a-number."""
+    """Return a number as float. None, infinities and nan become None."""
     if value is None or not math.isfinite(value):
         return None
     return float(value)
 
 
 def decimals_for(values: Iterable[float | None]) -> int:
-    """Return the number of decimals that gives these values about four digits."""
+    """Return the number of decimals (0 to 6) that shows these values with about four digits."""
     sizes = [abs(value) for value in values if value]
     if not sizes:
         return 3
@@ -229,7 +234,7 @@ def rate_text(rate: float | None) -> str:
 
 
 def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str:
-    """Format a mean with its interval if it has one: "4.123 ± 0.012"."""
+    """Format a mean as "4.123 ± 0.012", or as "4.123" without an interval."""
     if finite(mean) is None:
         return "–"
     if finite(interval) is None:
@@ -238,7 +243,7 @@ def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str
 
 
 def group_text(group: Group, decimals: int) -> str:
-    """Format a group's mean and its failures: "4.123 ± 0.012 (1 of 3 diverged) [3/4]"."""
+    """Format a group's mean and its failed runs, as "4.123 ± 0.012 (1 of 3 diverged) [3/4]"."""
     lost = failures(group)
     if group.mean is None and lost:
         return f"{lost}{part(group)}"
@@ -248,7 +253,7 @@ def group_text(group: Group, decimals: int) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of one placement."""
+    """Summary of one row: a placement with one value of each further field of the grid."""
 
     placement: str
     title: str
@@ -278,10 +283,10 @@ class Summary:
 
 
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
-    """Summarise the cells of one placement.
+    """Summarise the results of the row that `placement` names.
 
-    `cells` must be all cells of the grid: a seed is shared if every row ran it at every rate. A
-    rate with a missing run is neither best nor stable.
+    Pass the results of all rows in `cells`, because largest stable rates and sensitivities use only
+    seeds that every row has at every rate. A rate with a missing run is neither best nor stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)
@@ -323,7 +328,7 @@ def by_rate(cells: Sequence[Scored], rates: Sequence[float]) -> dict[float, Grou
 
 
 def title_of(row: str) -> str:
-    """Return a row's title, with its placement's title if it has a placement."""
+    """Return a row's title, as "Sub-LN, layers=6" for the row "sub,layers=6"."""
     placement, comma, others = row.partition(",")
     try:
         return f"{find_placement(placement).title}{comma}{' ' if comma else ''}{others}"
@@ -332,7 +337,7 @@ def title_of(row: str) -> str:
 
 
 def everywhere(cells: Sequence[Scored]) -> list[int]:
-    """Return the seeds that every rate of every row has."""
+    """Return the seeds that every row has at every learning rate."""
     planned = {(cell.placement, cell.learning_rate, cell.seed) for cell in cells}
     places = {(placement, rate) for placement, rate, _ in planned}
     seeds = {seed for _, _, seed in planned}
@@ -340,9 +345,10 @@ def everywhere(cells: Sequence[Scored]) -> list[int]:
 
 
 def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
-    """Return the mean over rates and seeds of the final loss minus the best (arXiv 2309.14322).
+    """Return the learning-rate sensitivity (arXiv 2309.14322) as a mean over seeds.
 
-    Losses are capped at the initial loss, which also counts for a diverged run.
+    For one seed, it is the mean of the final loss over the rates, minus the smallest final loss.
+    Losses are capped at the initial loss. A diverged run counts with its initial loss.
     """
     found = []
     for seed in seeds:

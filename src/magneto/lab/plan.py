@@ -1,8 +1,8 @@
-"""Plan of a training without its data: memory, operations, and options that fit in memory.
+"""Plan of a training run without its data: memory, operations, and options that fit in memory.
 
-A real training step runs under torch's FakeTensorMode, in which tensors have a device, a shape and
-a type but no memory. A dispatch mode counts the live bytes. Scratch memory inside kernels is not
-counted. The memory of several GPUs is computed from these counts.
+The training step's own code runs under torch's FakeTensorMode, in which tensors have a device, a
+shape and a type but no memory. A dispatch mode counts the bytes of live tensors. Scratch memory
+inside kernels is not counted. The memory of several GPUs is computed from these counts.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ CLASSES, ANSWERS = 2, 3129
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
-    """Return changed fields with which a recipe's model, largest batch and loss need no data.
+    """Return values of recipe fields with which model, largest batch and loss need no data.
 
-    Sizes that depend on data come from the configuration or are assumed: a trained tokenizer has
-    its maximum number of tokens, and an image tokenizer is small.
+    Sizes that depend on data are taken from the configuration or assumed. A tokenizer that training
+    would build is assumed to have its maximum number of tokens. An image tokenizer is replaced by
+    one that needs no weights.
     """
     model, data, found = recipe.model, recipe.data, dict[str, Any]()
     if hasattr(data, "tokenizer"):
@@ -78,7 +79,7 @@ def task_with(recipe: Recipe, fields: Mapping[str, Any]) -> Task:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of one micro-batch's forward and backward pass, and its operations."""
+    """Bytes and operations of the forward and backward pass of one micro-batch."""
 
     state: StateBytes
     other: int  # micro-batch, frozen weights, buffers, and `Task.companion`
@@ -90,10 +91,11 @@ class StepMemory:
     flops: float
 
     def needed(self, strategy: str, shards: int = 1, accumulation: int = 1) -> float:
-        """Return a GPU's peak memory in bytes in a step of `accumulation` micro-batches.
+        """Return a GPU's peak memory in bytes during a step of `accumulation` micro-batches.
 
-        With several micro-batches per step, gradients exist from the second micro-batch on. Sharded
-        gradients are reduced after the last micro-batch; before that, each GPU has full gradients.
+        With several micro-batches per step, the gradients of the first are in memory during the
+        others. Sharded strategies reduce gradients after the last micro-batch. Until then each GPU
+        has the gradients of all weights.
         """
         state, full = self.state, self.state.gradients if accumulation > 1 else 0
         if strategy in ("none", "ddp"):
@@ -108,7 +110,7 @@ class StepMemory:
 
 
 class AliveBytes(CountedOperations):
-    """Counts the live bytes of tensors that are created while it is active, and their peaks."""
+    """Counts the bytes of live tensors that were created while it is active, and their peak."""
 
     def __init__(self, existing: Iterable[Tensor]) -> None:
         super().__init__()
@@ -139,7 +141,7 @@ class AliveBytes(CountedOperations):
 
 
 def as_on_gpu(model: nn.Module, autocast: bool) -> None:
-    """Give a model on the CPU the memory use of a GPU."""
+    """Change a model on the CPU so that its forward pass uses as much memory as on a GPU."""
     # On a GPU autocast computes LayerNorm in fp32, and attention stores no length x length matrix.
     for module in model.modules():
         if isinstance(module, nn.LayerNorm) and autocast:
@@ -150,7 +152,10 @@ def as_on_gpu(model: nn.Module, autocast: bool) -> None:
 
 
 def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
-    """Return a micro-batch's memory on a GPU. The task's companion, if any, must be on the CPU."""
+    """Return the memory of the micro-batch `piece` on a GPU.
+
+    The task's frozen companion model, if it has one, must be on the CPU.
+    """
     fake, bf16 = FakeTensorMode(allow_non_fake_inputs=True), config.precision == "bf16"
     with fake:
         model = task.build_model().train()
@@ -195,7 +200,7 @@ Traced = dict[bool, tuple[StepMemory, StepMemory]]
 
 
 def trace_recipe(recipe: Recipe, micro: int) -> Traced:
-    """Trace a recipe's micro-batches of `micro` and of twice as many examples without data."""
+    """Trace micro-batches of `micro` and of `2 * micro` examples. No data are read."""
     fields, traced = without_data(recipe), Traced()
     can_recompute = hasattr(recipe.model, "checkpoint_activations")
     for recompute in (False, True) if can_recompute else (False,):
@@ -208,13 +213,13 @@ def trace_recipe(recipe: Recipe, micro: int) -> Traced:
 
 
 def micro_batch(config: TrainingConfig, gpus: int, accumulation: int) -> int:
-    """Return the number of examples in a GPU's largest micro-batch."""
+    """Return the number of examples in the largest micro-batch of a GPU."""
     return max(1, -(-config.batch_size // (gpus * accumulation)))
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to distribute a training, and its memory."""
+    """Options that distribute a training run over GPUs, and the memory that they need."""
 
     strategy: str
     recompute: bool
@@ -231,7 +236,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Plan:
-    """Ways to distribute a recipe's training over GPUs with `memory` bytes each."""
+    """Computes the memory of a training run on `gpus` GPUs with `memory` bytes each."""
 
     task: Task
     config: TrainingConfig
@@ -241,7 +246,7 @@ class Plan:
     traced: Traced
 
     def strategies(self) -> dict[str, int]:
-        """Return the supported strategies, and the number of GPUs that share each weight."""
+        """Return the number of GPUs that share each weight, by supported strategy."""
         if self.gpus == 1:
             return {"none": 1}
         hybrid = {"hybrid": self.per_node} if self.gpus > self.per_node else {}
@@ -249,7 +254,7 @@ class Plan:
         return {name: n for name, n in shards.items() if not strategy_error(self.task, name)}
 
     def way(self, strategy: str, recompute: bool, accumulation: int | None = None) -> Way:
-        """Return one way to distribute the training; `accumulation` defaults to the recipe's."""
+        """Return the memory with these options. `accumulation` defaults to the recipe's value."""
         usual, usable = self.config.gradient_accumulation_steps, self.memory * (1 - RESERVE)
         parts, shards = accumulation or usual, self.strategies()[strategy]
         low, high = (step.needed(strategy, shards, parts) for step in self.traced[recompute])
@@ -260,17 +265,21 @@ class Plan:
         return Way(strategy, recompute, parts, needed, needed <= usable, largest)
 
     def ways(self, accumulations: Sequence[int | None] = (None,)) -> Iterator[Way]:
-        """Yield all ways to distribute the training, the cheapest first.
+        """Yield all combinations of options, the cheapest first.
 
-        Recomputation costs about a third more operations, so it comes last. "ddp" communicates
-        least, "hybrid" gathers weights within nodes, "fsdp" needs the least memory.
+        Recomputation of activations costs about a third more operations, so it comes last. "ddp"
+        communicates least, "hybrid" gathers weights within a node, and "fsdp" needs the least
+        memory.
         """
         for recompute in sorted(self.traced):
             for strategy in self.strategies():
                 yield from (self.way(strategy, recompute, parts) for parts in accumulations)
 
     def advise(self) -> Way | None:
-        """Return the cheapest way that fits, with the fewest micro-batches; None if none fits."""
+        """Return the cheapest options that fit in memory; None if none fit.
+
+        Of the possible numbers of micro-batches, the smallest is taken.
+        """
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})
         return next((way for way in self.ways(cuts) if way.fits), None)

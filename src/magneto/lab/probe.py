@@ -1,8 +1,9 @@
 """Probe: hooks that measure the layers and the attention of a running model.
 
-Per layer these are the RMS and the maximum of the activations, the gradient norm of the weights,
-the last update relative to the weights, and the attention's largest logit and entropy. The model
-is not changed. Values stay on the device until `read` is called.
+For each layer the probe measures the RMS and the maximum of the activations, the norm of the
+gradient, the optimizer's update relative to the weights, and the largest logit and the entropy of
+the attention. The hooks do not change the model's results. Values stay on the device until
+`Probe.read` is called.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 @dataclass
 class LayerRecorder:
-    """Records the quantities of one layer: the last value per quantity and module."""
+    """Records the measurements of one layer: the latest value of each quantity and module."""
 
     module: nn.Module
     stack: ProbedStack
@@ -56,7 +57,7 @@ class LayerRecorder:
         self.values[quantity, id(module)] = value.detach().float()
 
     def take(self) -> dict[str, Tensor]:
-        """Return one value per recorded quantity, and clear the record."""
+        """Return one value for each recorded quantity, and clear the record."""
         taken = {}
         for quantity in dict.fromkeys(name for name, _ in self.values):
             parts = [value for (name, _), value in self.values.items() if name == quantity]
@@ -96,7 +97,7 @@ class LayerRecorder:
 
     @torch.no_grad()
     def record_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """Recompute attention, and record its largest logit and its entropy."""
+        """Recompute the attention logits, and record their maximum and the attention's entropy."""
         query, key, _, mask, *rest = inputs
         bias = rest[0] if rest else None
         logits, allowed = attention_logits(query, key, mask, bias, self.rows)
@@ -118,10 +119,11 @@ class LayerRecorder:
 def attention_logits(
     query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None, rows: Rows
 ) -> tuple[Tensor, Tensor]:
-    """Recompute the attention logits of some samples in fp32.
+    """Recompute the attention logits of the samples `rows` in fp32.
 
     Returns:
-        Logits and the allowed pairs, both (samples, heads, query length, key length).
+        The logits, and whether the mask allows each pair of query and key. Both have the shape
+        (samples, heads, query length, key length).
     """
     query, key = query[rows].detach().float(), key[rows].detach().float()
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
@@ -141,20 +143,22 @@ def _of_rows(shared: Tensor, rows: Rows) -> Tensor:
 
 @dataclass(frozen=True)
 class LayerReading:
-    """Measurements of one layer in one step; None if not measured.
+    """Measurements of one layer in one step. A quantity that was not measured is None.
 
     Attributes:
         name: Path of the layer in the model.
         activation_rms: Root mean square of the layer's output.
         activation_max: Largest magnitude in the output and in the outputs of its linear layers.
-        gradient_norm: Norm of the gradient of the layer's parameters, before the optimizer's step.
-        update_ratio: Norm of the last update over the norm of the parameters before it.
-        attention_logit_max: Largest attention logit that the mask allows.
-        attention_entropy: Mean attention entropy in nats over queries with more than one key.
-        entropy_share: Mean of that entropy as a share of its maximum: 1 for uniform attention, 0
-            for attention to one key.
-        distinct_rms: Variation between positions: RMS of the output's difference from its mean over
-            positions of the same sample (and modality, if a stack has several). Padded positions
+        gradient_norm: Norm of the gradient of the layer's parameters, as the optimizer uses it
+            (averaged and clipped).
+        update_ratio: Norm of the step's change of the parameters, divided by their norm before the
+            step.
+        attention_logit_max: Largest attention logit among the pairs that the mask allows.
+        attention_entropy: Attention entropy in nats, as a mean over queries with more than one key.
+        entropy_share: Mean ratio of the entropy to its maximum over the same queries: 1 for uniform
+            attention, 0 for attention to one key.
+        distinct_rms: Variation between positions. It is the RMS of the output minus its mean over
+            the positions of a sample (of each modality, if the stack has several). Padded positions
             are included, unless tokens are packed.
     """
 
@@ -170,22 +174,23 @@ class LayerReading:
 
     @property
     def token_similarity(self) -> float | None:
-        """Share of the mean square that all positions have in common; 1 means rank collapse."""
+        """Share of the output's mean square that is equal at all positions; 1 is rank collapse."""
         if self.activation_rms is None or self.distinct_rms is None or not self.activation_rms:
             return None
         return 1 - (self.distinct_rms / self.activation_rms) ** 2
 
 
 class Probe:
-    """Measures the layers of every stack in a model.
+    """Measures the layers of every encoder and decoder stack in a model.
 
-    Use `with probe.watch():` around forward and backward, `probe.mark()` before the optimizer's
-    step to measure its update, and `probe.read()` after it. With several ranks, activations are
-    this rank's, and gradients and updates are global.
+    Run the forward and backward pass in `with probe.watch():`. Call `probe.mark()` before the
+    optimizer's step to measure the update, and `probe.read()` after the step. With several ranks,
+    activations are those of the current rank, and gradients and updates are those of the whole
+    model.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Find the layers of each `Encoder`, `Decoder` and `MultiwayEncoder`.
+        """Find the layers of each `Encoder`, `Decoder` and `MultiwayEncoder` in the model.
 
         Raises:
             ValueError: If the model has no stack.
@@ -202,19 +207,22 @@ class Probe:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Record forward passes inside the context; the last one counts."""
+        """Record the forward passes inside the context. The latest one replaces earlier ones."""
         with ExitStack() as hooks:
             for handle in self.hook():
                 hooks.enter_context(handle)
             yield
 
     def hook(self) -> list[RemovableHandle]:
-        """Hook the layers until the handles are removed."""
+        """Add hooks to the layers. Remove the handles to end the measurement."""
         return [handle for layer in self.layers.values() for handle in layer.hook()]
 
     @torch.no_grad()
     def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Record weights and gradients before a step; divide gradients as `optimizer` will."""
+        """Record weights and gradients before a step.
+
+        Gradients are divided by the scale that `optimizer` will divide them by, if it has one.
+        """
         divisor = getattr(optimizer, GRAD_SCALE, 1.0)
         for layer in self.layers.values():
             parameters = list(layer.module.parameters())
@@ -229,7 +237,7 @@ class Probe:
 
     @torch.no_grad()
     def read(self) -> list[LayerReading]:
-        """Return the measurements since the last call; synchronises with the device once."""
+        """Return the measurements since the previous call. This synchronises with the GPU once."""
         seen: list[dict[str, Tensor]] = []
         for layer in self.layers.values():
             if layer.before:
@@ -247,10 +255,10 @@ class Probe:
 
 
 def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
-    """Return the stacks of a model by path, in the model's order.
+    """Return the encoder and decoder stacks of a model by path, in the model's order.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the model has no stack.
     """
     found = {path: part for path, part in model.named_modules() if isinstance(part, ProbedStack)}
     if not found:
@@ -259,29 +267,30 @@ def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
 
 
 def last_stack(model: nn.Module) -> ProbedStack:
-    """Return a model's last stack; raises as `find_stacks` does."""
+    """Return a model's last stack. The errors are those of `find_stacks`."""
     return list(find_stacks(model).values())[-1]
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the 2-norm of all tensors as one vector; for sharded tensors, that of all shards."""
+    """Return the 2-norm of all tensors together, including all shards of sharded tensors."""
     norm = torch.stack([tensor.float().norm() for tensor in tensors]).norm()
     return norm.full_tensor() if is_sharded(norm) else norm
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """The first failing layer of a step, and the reason."""
+    """The first layer that fails in a step, and the reason."""
 
     layer: str
     reason: str
 
 
 def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
-    """Find the first layer that is not finite, or exceeds half of a format's range.
+    """Find the first layer with values that are not finite or with too large activations.
 
-    Activations fail from the first layer up, so they are checked upwards. Gradients fail from the
-    last layer down, so they are checked downwards. `limit` is "fp16" or "bf16".
+    Activations may not exceed half the range of the number format `limit`, "fp16" or "bf16".
+    Activations and updates are checked from the first layer to the last, and gradients from the
+    last layer to the first, because that is the order in which they fail.
     """
     half = LIMITS[limit] / 2
     for reading in readings:
@@ -306,17 +315,18 @@ def _finite(value: float | None) -> bool:
 class ProbeHook:
     """Measures every `period`-th step of a run. Pass `hooks=[ProbeHook(100).hook]` to `train`.
 
-    The model is hooked only in measured steps. A row of probe.jsonl has the step, its learning
-    rate, the RMS of the gradient of the embeddings (tokens, positions, patches) and the readings of
-    every layer. A layer that is not finite, or exceeds half of the precision's range, is reported.
-    A resumed run removes the rows of steps after its checkpoint, as it does from metrics.jsonl.
+    The model has hooks only in measured steps. Each measured step adds a line to probe.jsonl: the
+    step, its learning rate, the RMS of the gradient of the embeddings (tokens, positions, patches),
+    and a `LayerReading` for every layer. The run reports a layer whose values are not finite, or
+    whose activations exceed half the range of the precision. A resumed run removes the lines of
+    steps after its checkpoint, as it does from metrics.jsonl.
     """
 
     def __init__(self, period: int) -> None:
-        """Take the period, in steps.
+        """Measure every `period` steps.
 
         Raises:
-            ValueError: If the period is below 2, because hooks are added one step earlier.
+            ValueError: If the period is below 2. Hooks are added one step before the measured one.
         """
         if period < 2:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")
@@ -327,11 +337,11 @@ class ProbeHook:
 
     @property
     def hook(self) -> Hook:
-        """The hook for `train`; a step that is not measured costs only a check of its number."""
+        """The hook to pass to `train`. In other than measured steps it only checks the step."""
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:
-        """Read a measured step, and hook the model if the next step is measured."""
+        """Write the measurements of a measured step. Add hooks if the next step is measured."""
         if self.probe is None:
             self.probe = Probe(unwrap(state.model))
             path = state.run / PROBE_FILE
