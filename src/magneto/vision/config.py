@@ -401,6 +401,11 @@ class ImageModellingDataConfig(ImageDataConfig):
     mask_ratio: Share = 75 / 196
     """Share of masked patches (75 of 196 in BEiT v2)."""
 
+    @rule
+    def _patches_have_codes(self) -> Iterator[str]:
+        if self.augmentation.erasing:
+            yield "augmentation.erasing must be 0: erased patches have no code"
+
 
 @configuration
 class SegmenterConfig(FineTunedImageConfig):

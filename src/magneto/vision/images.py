@@ -156,7 +156,9 @@ class ImageSplit:
 
     @property
     def has_masks(self) -> bool:
-        return "mask" in self.table.columns
+        """Whether at least one image has a mask."""
+        masks = self.table.columns.get("mask")
+        return masks is not None and bool(masks.present()[self.table.rows].any())
 
     def label(self, index: int) -> int:
         """Return the class number of an image, or `UNLABELLED`."""

@@ -118,11 +118,6 @@ class ImageModelling(CodePrediction, ImageTask):
     def plain_batches(self) -> LazyBatches:
         return self.fixed_batches(self.splits.train, "half")
 
-    def check(self) -> None:
-        super().check()
-        if self.data_config.augmentation.erasing:
-            raise ValueError("data.augmentation.erasing must be 0: erased patches have no code")
-
     def build_model(self) -> MaskedImageModel:
         codes = self.model_config.codes or self.codes()
         return MaskedImageModel(replace(self.model_config, codes=codes))

@@ -210,9 +210,11 @@ class Segmentation(FineTuning):
 
     def check(self) -> None:
         where, splits = self.data_config.source, self.splits
-        for split in (splits.train, splits.validation):
-            if not split.has_masks:
-                raise ValueError(f"{where} has no masks: see docs/fields/segmentation.md")
+        held = self.data_config.validation_source or where
+        for source, word in ((where, "train"), (held, "validation")):
+            if not getattr(splits, word).has_masks:
+                raise ValueError(f"{source}: the {word} split has no masks; see "
+                                 "docs/fields/segmentation.md")  # fmt: skip
         if len(self.names) != self.classes:
             raise ValueError(f"{where} has {len(self.names)} classes, but model.classes is "
                              f"{self.classes}: set it to {len(self.names)} or null")  # fmt: skip

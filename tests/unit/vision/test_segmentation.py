@@ -179,3 +179,15 @@ def test_numbers_in_masks_that_are_no_classes(
     assert task.classes == numbers[-1] + 1
     found = [line for line in progress.lines if line.startswith("WARNING")]
     assert len(found) == bool(words) and all(re.search(words, line) for line in found)
+
+
+def test_a_split_without_masks_is_named_before_training(tmp_path: Path) -> None:
+    write_pairs(tmp_path, [(16, 16)] * 3)
+    named, bare = tmp_path / "named.csv", tmp_path / "bare.csv"
+    rows = [(f"images/{n}.png", f"annotations/{n}.png") for n in range(3)]
+    named.write_text("\n".join(["image,mask", *map(",".join, rows)]))
+    bare.write_text("\n".join(["image,mask", *(f"{image}," for image, _ in rows)]))
+    for sources, words in (((bare, named), "train"), ((named, bare), "validation")):
+        data = dict(zip(("source", "validation_source"), map(str, sources), strict=True))
+        with pytest.raises(ValueError, match=rf"bare\.csv: the {words} split has no masks"):
+            task_of(tmp_path, data).prepare()

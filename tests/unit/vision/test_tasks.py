@@ -20,6 +20,7 @@ from magneto.vision.config import (
     ImageClassifierConfig,
     ImageDataConfig,
     ImageModelConfig,
+    ImageModellingDataConfig,
     ImageTokenizerConfig,
     SegmenterConfig,
     derive_sizes,
@@ -56,7 +57,6 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("image-tokenizer", {"model__target_width": 7}, "target_width is 7, but .* width of 5"),
     ("image-tokenizer", {"model__channels": 3}, "have 1 channel, but model.channels is 3"),
     ("image-modelling", {"model__codes": None}, "set model.codes"),
-    ("image-modelling", {"data__augmentation__erasing": 0.5}, "erasing must be 0"),
     ("image-modelling", {"data__image_tokenizer": "nowhere"}, "no run in nowhere"),
     ("segmentation", {"data__source": "builtin:digits"}, "has no masks"),
     ("segmentation", {}, "has 11 classes, but model.classes is 5"),
@@ -234,6 +234,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 1, 2, 4)}, "to the top layer, 3"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 2, 1, 3)}, "feature_layers must rise"),
     (AugmentationConfig, {"crop_scale": (0.5, 0.2)}, "crop_scale must be a range"),
+    (ImageModellingDataConfig, {"augmentation": AugmentationConfig(erasing=0.5)}, "must be 0"),
     (ImageDataConfig, {"source": "builtin:digit"}, "builtin:digits, builtin:scenes"),
 ]
 
