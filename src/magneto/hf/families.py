@@ -151,7 +151,7 @@ GATES = {
     "relu": "reglu",
     "relu2": "relu2_glu",
 }
-"""Gated activations of Magneto by the name of the activation in transformers."""
+"""Magneto's gated activations, by transformers' name of the activation inside."""
 
 
 def read_llama(config: Any) -> dict[str, Any]:

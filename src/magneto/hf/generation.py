@@ -145,8 +145,8 @@ class EndAtLimit(LogitsProcessor):
 class Translator:
     """Beam search and scoring of translations of token sequences.
 
-    The model is in evaluation mode, on its device, and its configuration contains the start, end
-    and padding tokens.
+    Pass the model in evaluation mode and on its device. Its configuration must contain the start,
+    end and padding tokens.
     """
 
     def __init__(self, model: MagnetoForSeq2SeqLM, settings: BeamSearch) -> None:
@@ -171,7 +171,8 @@ class Translator:
     ) -> list[list[Tokens]]:
         """Return the best translations of each source, best first, without start and end token.
 
-        Sources are nonempty, with tag and end token. `progress` gets the number of finished ones.
+        Sources must be nonempty, with tag and end token. `progress` gets the number of translated
+        sources.
         """
         found: list[list[Tokens]] = [[] for _ in sources]
         done = 0
@@ -236,7 +237,7 @@ class Translator:
         return found.view_as(answers).sum(1).tolist()
 
     def _batches(self, sources: Sequence[Tokens]) -> list[list[int]]:
-        """Return batches of numbers of sources, longest sources first."""
+        """Return batches of source indices, longest sources first."""
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         size = self.settings.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]

@@ -201,8 +201,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         the position of the previous unpadded token.
 
         Raises:
-            ValueError: If the shape is wrong. With relative positions also if there is a cache, or
-                a padding mask whose rows contain one document each.
+            ValueError: If the shape is wrong. For relative positions, also if there is a cache or
+                a padding mask.
         """
         if position_ids is None:
             return mask, None
@@ -364,7 +364,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
 
 def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Convert transformers' mask to a boolean mask; outside training, None without padding.
+    """Convert transformers' mask to a boolean mask, or to None if nothing is padded.
 
     Attention without a mask is faster. The check for padding waits for the device, so training
     skips it.
@@ -462,10 +462,11 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     ) -> Seq2SeqLMOutput:
         """Return logits, and the loss if labels are given.
 
-        `input_ids` and `attention_mask` are the source's; the result of `get_encoder()` replaces
-        them as `encoder_outputs`. The target's tokens, (batch, target length), are by default the
-        shifted labels. The target's mask has shape (batch, cached + target length). The cache is an
-        `EncoderDecoderCache` of transformers. `labels`, (batch, target length), are not shifted.
+        `input_ids` and `attention_mask` are the source's. `encoder_outputs`, the result of
+        `get_encoder()`, replace them. The target's tokens, `decoder_input_ids` of shape (batch,
+        target length), are by default the shifted labels. The target's mask has shape (batch,
+        cached + target length). The cache is an `EncoderDecoderCache` of transformers. `labels`,
+        (batch, target length), are not shifted.
         """
         self.check_arguments(others)
         enabled, target = self.wants_hidden_states(others), decoder_input_ids

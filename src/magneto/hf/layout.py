@@ -299,7 +299,7 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
 
 
 def not_held(config: TransformerConfig) -> set[str]:
-    """Return the fields that no format stores, without dropout rates, which some formats store."""
+    """Return the fields that no format stores; dropout rates are not among them."""
     free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 

@@ -270,8 +270,8 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
 
         `channels` is 1 for grey, 3 for RGB. `resize` is the shorter side before the centre crop;
         None resizes the whole image to a square. An `image_size` of 0 keeps the aspect ratio, for
-        segmentation. Then `fit` is the maximum longer and shorter side; None keeps the image's
-        size. `normalisation` is one of `magneto.vision.transforms.NORMALISATIONS`.
+        segmentation. In this case, `fit` limits the longer and the shorter side; None keeps the
+        image's size. `normalisation` is one of `magneto.vision.transforms.NORMALISATIONS`.
         """
         if channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, not {channels}")

@@ -345,12 +345,12 @@ UNSUPPORTED_ARGUMENTS = {
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
     ),
 }  # fmt: skip
-"""Arguments of transformers' models that have an alternative, by the alternative."""
+"""Unsupported arguments of transformers' models, by what to do instead."""
 HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
 }  # fmt: skip
-"""Arguments that models may ignore. Any other is refused, also what a later version renames."""
+"""Arguments that models may ignore. All other unknown arguments are refused."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
