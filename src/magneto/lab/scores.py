@@ -1,8 +1,9 @@
-"""Scores of runs and comparisons by column, for `magneto table`.
+"""Scores of runs and comparisons for the columns of `magneto table`.
 
-A column has scores on a run's own validation data, or on another data set without further training.
-The latter are written by `magneto evaluate RUN --keep NAME`, or are a leaderboard's result in the
-run. If two runs give the same NAME to different data, each data set gets its own column.
+One kind of column contains scores on a run's own validation data. The other kind contains scores on
+other data, without further training. `magneto evaluate RUN --keep NAME` writes the latter, or the
+run's folder `scores` contains a leaderboard's result. If models that were trained on different data
+have scores with the same NAME, each training data set gets its own column.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SCORES = "scores"
 # Fields of training that the seeds of a row must share, besides model and data.
 TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "training.schedule")
 Point = tuple[tuple[str, Any], ...]
-"""Dotted fields and their values."""
+"""Fields as in "model.layers", each with its value."""
 Found = tuple[Path, Recipe, Point]
 """The file of a run's result, its recipe, and its grid point."""
 
@@ -59,7 +60,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class RunScore:
-    """A score of one run, and the half-width of its 95 % interval over examples (nan: unknown)."""
+    """A run's score, and the half-width of its 95 % interval over examples (nan if unknown)."""
 
     value: float
     half_width: float = math.nan
@@ -67,7 +68,7 @@ class RunScore:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run of a table."""
+    """A run and its scores in the table."""
 
     directory: Path
     recipe: Recipe
@@ -81,19 +82,20 @@ class Measured:
 
     @property
     def values(self) -> dict[str, RunScore]:
-        """All scores by column, first those on its own data; {} for a run without a result."""
+        """All scores by column, those on own data first; {} for a run without a result."""
         own = {name: RunScore(value) for name, value in self.scores.items()}
         return own | dict(self.other_scores) if own else {}
 
 
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
-    """Return the runs in folders, each a comparison or a single run.
+    """Return the runs in `folders`. Each folder is a comparison or a single run.
 
-    Scores of `--keep` must have been measured on these weights.
+    `weights` names the weights on which scores of `magneto evaluate --keep` must be measured.
 
     Raises:
-        ValueError: If a run has another task, is repeated or does not match the other seeds of its
-            row, or if a file is damaged. The message names the run or the file.
+        ValueError: If a run has a task that the preset does not allow, appears twice, or differs
+            from the other seeds of its row, or if a file is damaged. The message names the run or
+            the file.
     """
     found = [run for folder in folders for run in runs_in(folder)]
     sources = [source_of(recipe) for _, recipe, _ in found]
@@ -105,7 +107,10 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
 
 
 def runs_in(folder: Path) -> Iterator[Found]:
-    """Yield a comparison's runs, or the run that the folder is. Points omit placement and seed."""
+    """Yield the runs of a comparison, or the single run in the folder.
+
+    Placement and seed are no part of a run's grid point.
+    """
     if not (folder / SPEC_FILE).is_file():
         recipe = open_run(folder)
         yield folder / "result.json", recipe, ((RATE, recipe.training.learning_rate),)
@@ -117,16 +122,17 @@ def runs_in(folder: Path) -> Iterator[Found]:
 
 
 def source_of(recipe: Recipe) -> str:
-    """Return the source of a run's data, its GLUE task, or the run's task if it has neither."""
+    """Return the name of a run's data: the GLUE task, else `data.source`, else the run's task."""
     data: Any = recipe.data
     glue = getattr(data, "glue", "none")
     return getattr(data, "source", recipe.task) if glue == "none" else glue
 
 
 def row_of(recipe: Recipe, by_origin: bool) -> str:
-    """Return a row's title: "Sub-LN, 12 layers", "Sub-LN, 6+6 layers" or "Sub-LN, from RUN".
+    """Return the title of a run's row, as "Sub-LN, 12 layers" or "Sub-LN, 6+6 layers".
 
-    For a model without placement the title is the task's name.
+    With `by_origin` the title names the pre-trained run, as "Sub-LN, from RUN". For a model without
+    placement the title is the task's name.
     """
     model: Any = recipe.model
     if not placement_name(model):
@@ -142,7 +148,7 @@ def row_of(recipe: Recipe, by_origin: bool) -> str:
 def measured(
     result: Path, recipe: Recipe, point: Point, data: str, preset: Preset, weights: str
 ) -> Measured:
-    """Return the scores of a run; `data` is the name of its data in the table."""
+    """Return the scores of a run. `data` is the name of its data in the table."""
     run = result.parent
     if preset.tasks and recipe.task not in preset.tasks:
         raise ConfigError([f"{run} has the task {recipe.task}, not "
@@ -171,9 +177,9 @@ def measured(
 
 
 def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float], str]:
-    """Return a run's metrics on its own validation data; if it has none, {} and the reason.
+    """Return a run's metrics on its own validation data, and the reason if it has none.
 
-    The primary metric is that of the best weights, or with `at_end` that after the last step.
+    The primary metric is that of the best weights, or with `at_end` that after the final step.
     """
     outcome = read_object(file, "status") if file.is_file() else {"status": None}
     status = outcome["status"]
@@ -191,12 +197,15 @@ def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float]
 
 
 def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str, RunScore]:
-    """Return the scores in a file of a run by column.
+    """Return the scores in a file of a run, by column.
 
-    The file is an output of `magneto evaluate --keep NAME`, with the column NAME, or a result of
-    the VQA leaderboard, [{"test-dev": {"overall": 71.2, ...}}], with a column in percent for each
-    split. Scores are refused if they are of other weights, of a part of the data, or of weights
-    that were rewritten later.
+    An output of `magneto evaluate --keep NAME` has the column NAME. A result of the VQA
+    leaderboard, [{"test-dev": {"overall": 71.2, ...}}], has a column in percent for each split.
+
+    Raises:
+        ConfigError: If the file has another format, or if its scores were measured on other
+            weights, on weights that were overwritten later, or on a part of the data.
+        DamagedError: If the score is not a number.
     """
     found = read_json(file)
     if not isinstance(found, dict) or not isinstance(found.get("metrics"), dict):
@@ -235,7 +244,11 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def check_seeds(runs: Sequence[Measured]) -> None:
-    """Raise ConfigError if runs at one grid point of a row differ in more than their seeds."""
+    """Check that the runs at one grid point of a row differ only in their seeds.
+
+    Raises:
+        ConfigError: If they differ in another field, or two of them have the same seed.
+    """
     from magneto.training.checkpoint import LOCATIONS
 
     def compared(name: str) -> bool:
@@ -260,10 +273,10 @@ def check_seeds(runs: Sequence[Measured]) -> None:
 
 
 def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
-    """Return runs whose columns do not mix scores of models trained on different data.
+    """Rename columns so that no column mixes scores of models that were trained on different data.
 
-    A name is prefixed by each run's own column if runs on different data share the name, or if it
-    is itself a run's own column.
+    The run's own column becomes a prefix of a column's name in two cases: runs on different data
+    have a column of that name, or it is the name of a run's own column.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

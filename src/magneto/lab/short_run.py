@@ -1,7 +1,7 @@
-"""Measured first steps of a training, and the first step at many learning rates.
+"""Measurements of the first steps of training, and of the first step at many learning rates.
 
 The steps are those of `train` in one process: the same weights, batches, dropout, optimizer,
-schedule and precision. Nothing is written, and each trial of the first step is undone.
+schedule and precision. No files are written. Each trial of the first step is undone.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class FirstStep:
     """A trial of the first step from initialisation at one learning rate.
 
     Attributes:
-        learning_rate: The rate, independent of the schedule.
+        learning_rate: The rate of the trial, whatever the schedule.
         loss: Loss after the step, on a part of the step's batch.
-        moved: Norm of the change of the last stack's output over the output's norm.
-        update: Norm of the change of a layer's weights over their norm, as a mean over layers.
+        moved: Norm of the change of the last stack's output, divided by the output's norm.
+        update: Norm of the change of a layer's weights, divided by the norm of the weights, as a
+            mean over layers.
     """
 
     learning_rate: float
@@ -63,7 +64,7 @@ def peak_rate(config: TrainingConfig) -> float:
 
 
 def first_piece(task: Task, config: TrainingConfig, seed: int) -> Any:
-    """Return a part of the first batch's first micro-batch, or all of it if it is indivisible."""
+    """Return a part of the first micro-batch, or all of it if it cannot be divided."""
     whole = config.gradient_accumulation_steps
     try:
         parts = min(CUTS * whole, config.batch_size)
@@ -81,9 +82,9 @@ def try_first_step(
     world: World,
     rates: Sequence[float],
 ) -> list[FirstStep]:
-    """Take the optimizer's first step at each rate, evaluate it on `piece`, and undo it.
+    """Take the optimizer's first step at each rate, evaluate the model on `piece`, undo the step.
 
-    The model must already have its gradients, for the batch that `piece` is a part of.
+    Pass a model with the gradients of the whole batch. `piece` is a part of this batch.
     """
     kept = [parameter.clone() for parameter in model.parameters()]
     piece = to_device(piece, world.device)
@@ -113,10 +114,11 @@ def try_first_step(
 
 @contextmanager
 def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Record the last output of the model's last stack.
+    """Record the most recent output of the model's last stack.
 
-    A model that reads features of layers does not call the stack itself. Then the record is the
-    output of the final norm. If the final norm is not called either, it is that of the last layer.
+    Some models call the layers of the stack one by one, and not the stack itself. The record is
+    then the output of the final norm, or of the last layer if the model does not call the final
+    norm.
     """
     outputs: list[Tensor] = []
     stack = last_stack(model)
@@ -136,9 +138,9 @@ class StepReading:
 
     Attributes:
         step: Number of the step, from 1.
-        loss: Loss before the step, per prediction.
+        loss: Mean loss per prediction before the step.
         learning_rate: Learning rate of the step.
-        gradient_norm: Gradient norm before clipping.
+        gradient_norm: Norm of the whole gradient before clipping.
         layers: Measurements of each layer.
     """
 
@@ -154,10 +156,10 @@ class ShortRun:
     """Measurements of one recipe.
 
     Attributes:
-        steps: The steps, up to the first whose loss is not finite.
-        first_steps: Trials of the first step by ascending rate, from rate 0; may be empty.
-        peak: Largest rate of the schedule, which is among the trials.
-        peak_steps: First steps at the peak rate (`steps_at_peak`); may be empty.
+        steps: The first steps of training. If a loss is not finite, its step is the last one.
+        first_steps: Trials of the first step, ascending by rate from rate 0; [] if none was asked.
+        peak: Largest rate of the schedule. `first_steps` includes a trial at this rate.
+        peak_steps: First steps at the peak rate (`steps_at_peak`); [] if not measured.
     """
 
     steps: list[StepReading]
@@ -170,7 +172,7 @@ class ShortRun:
         return self.steps[0]
 
     def troubles(self) -> dict[str, tuple[int, Trouble] | None]:
-        """Return the first failing step and its first failing layer for each number format."""
+        """Return, for each number format, the first step with a failing layer, and that layer."""
         found = {}
         for limit in LIMITS:
             each = ((step.step, first_trouble(step.layers, limit)) for step in self.steps)
@@ -178,12 +180,12 @@ class ShortRun:
         return found
 
     def at_rate(self, rate: float) -> FirstStep:
-        """Return the trial of the first step at a rate, which must have been tried."""
+        """Return the trial of the first step at `rate`. A trial at this rate must exist."""
         return next(t for t in self.first_steps if math.isclose(t.learning_rate, rate))
 
 
 def initial_model(task: Task, config: TrainingConfig, seed: int) -> nn.Module:
-    """Build the model with the weights that training would begin with."""
+    """Build the model with the initial weights of training."""
     return training_model(task, seed, single_process(pick_device(config.device)))
 
 
@@ -197,10 +199,10 @@ def short_run(
     rates: Sequence[float] = RATES,
     progress: Progress = SILENT,
 ) -> ShortRun:
-    """Take and measure the first steps, 1 or more, of a prepared task's training.
+    """Take and measure the first `steps` steps (at least 1) of training.
 
-    The task's `initial_model` is trained. The first step is tried at `rates` and at the peak rate,
-    or not at all if `rates` is ().
+    The task must be prepared. Pass the result of `initial_model` as `model`; it is trained in
+    place. The first step is also tried at `rates` and at the peak rate, unless `rates` is ().
 
     Raises:
         ValueError: If the model has no stack, or no learning rate is set.
@@ -246,9 +248,9 @@ def short_run(
 def steps_at_peak(
     task: Task, config: TrainingConfig, *, seed: int, steps: int, progress: Progress = SILENT
 ) -> list[StepReading]:
-    """Take the first steps of a training at its peak rate, without warm-up and decay.
+    """Take and measure the first steps of training at a constant rate, the schedule's peak rate.
 
-    This shows effects of the peak rate early, although more strongly than after a warm-up.
+    Effects of the peak rate appear early in this way, but are stronger than after a warm-up.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

@@ -1,7 +1,7 @@
-"""Execution of a grid: cells are independent, resumable at any time, and run once.
+"""Execution of a grid. Its cells are independent runs, and a stopped run can resume.
 
-Workers lock cells and run them, as processes on this machine or as jobs on a cluster. Any number of
-workers, also on several machines, can share the folder.
+Workers are processes on this machine or jobs on a cluster. A worker locks a cell before it runs the
+cell. Any number of workers can share the folder, also on several machines.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
 
 
 def check_weights_first(recipe: Recipe) -> None:
-    """Check that a model's weights fit in one process, before its data is read.
+    """Check that a model's weights fit in the memory of one process, before data are read.
 
-    Users' own tasks are checked after their data is read (`magneto.training.model.check_memory`),
-    because their sizes may depend on it.
+    A task that a user wrote is not checked here, because its sizes may depend on the data.
+    `magneto.training.model.check_memory` checks it after its data are read.
 
     Raises:
-        ValueError: If they do not fit. The message names what to reduce.
+        ValueError: If the weights do not fit. The message names what to reduce.
     """
     if ":" in recipe.task:
         return
@@ -75,7 +75,11 @@ def check_weights_first(recipe: Recipe) -> None:
 
 
 def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
-    """Return a recipe's prepared task, after checking that its training fits in one process."""
+    """Return a recipe's prepared task. Its training must fit in the memory of one process.
+
+    Raises:
+        ValueError: If it does not fit.
+    """
     check_weights_first(recipe)
     task = recipe.build_task()
     task.prepare(progress)
@@ -85,7 +89,11 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
 
 
 def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> None:
-    """Prepare the data once for all runs; check that it is the data of the runs that were begun."""
+    """Prepare the data once for all runs.
+
+    Raises:
+        ValueError: If the data differ from those of runs that have begun.
+    """
     cells = sweep.cells()
     begun = [cell for cell in cells if (cell_directory(folder, cell) / ASSETS).is_dir()]
     task = prepare_task(sweep.load((begun or cells)[0]), progress)
@@ -97,9 +105,12 @@ def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> Non
 def work(
     folder: Path, device: str | None = None, orphaned: Callable[[], bool] = lambda: False
 ) -> int:
-    """Lock and run cells until all are finished, and wait for cells of other workers.
+    """Lock and run cells until all cells are finished, including those of other workers.
 
-    Stop when `orphaned` says that the parent process has ended. Return the number of cells run.
+    The worker stops when `orphaned()` is true, which says that the parent process has ended.
+
+    Returns:
+        The number of cells that this worker ran.
     """
     sweep = read_sweep(folder)
     # First seeds first, so that every row and rate has one result before any has two.
@@ -167,9 +178,9 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Stop a run with its current score, if it has learned (see `is_behind`).
+    """Evaluate a run, and stop it with this score if it has learned (see `is_behind`).
 
-    A run that has not learned continues, because failing to learn is a result too.
+    A run that has not learned so far continues, because its outcome counts for its rate.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)
@@ -181,12 +192,11 @@ def end_if_learned(state: TrainingState) -> None:
 
 
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
-    """Return whether a run's rate can be neither the best of its row nor next to the best.
+    """Return whether a cell's rate is neither the best of its row nor a neighbour of the best.
 
-    This is so if two runs of its row and seed, both at smaller or both at larger rates, have lower
-    losses up to a step, and the run with the more distant rate has the lowest. The best rate is
-    then beyond the nearer run's rate. Losses are compared batch by batch, and must differ by two
-    standard errors.
+    This is assumed if, in one direction, the loss falls from the cell's rate to a second rate and
+    again to the next rate beyond it. The three runs have the same row and seed. Their losses up to
+    `step` are compared batch by batch, and each must differ by two standard errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
@@ -202,9 +212,9 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
 
 
 def losses_up_to(run: Path, step: int) -> dict[int, float]:
-    """Return the training losses from step / 2 to step; {} if the run is shorter.
+    """Return a run's training losses between `step / 2` and `step`; {} if it logged none at `step`.
 
-    The first half contains the warm-up, in which rates hardly differ.
+    Earlier steps do not count. They contain the warm-up, in which rates hardly differ.
     """
     rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
@@ -212,13 +222,13 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 
 
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
-    """Return whether `first` is lower than `second` by two standard errors, over shared steps."""
+    """Return whether, over shared steps, `first` is lower than `second` by two standard errors."""
     gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
     return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))
 
 
 def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> None:
-    """Delete the weights of all finished cells except the best cell's final ones."""
+    """Delete the weights of all finished cells, except the final weights of the best cell."""
     # In this order, because another worker may finish a better cell meanwhile.
     done = [cell for cell in sweep.cells() if is_done(folder, cell)]
     best = best_cell(folder, sweep, metric, higher_is_better)
@@ -229,7 +239,7 @@ def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bo
 
 
 def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> Cell | None:
-    """Return the first finished cell with the best score; None if there is none."""
+    """Return the finished cell with the best score, the first of equals; None without a score."""
     scores: list[tuple[float, Cell]] = []
     for cell in sweep.cells():
         found = read_result(folder, cell) or {"status": None}
@@ -248,10 +258,13 @@ def default_jobs() -> int:
 
 
 def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, int], None]) -> bool:
-    """Run a sweep with worker processes; return whether every cell is finished.
+    """Run a sweep with `jobs` worker processes. Return whether all cells are finished.
 
-    Ctrl-C and SIGTERM let each worker save its cell before it stops. A worker whose parent was
-    killed stops in the same way.
+    After Ctrl-C or SIGTERM, each worker saves its run and stops. It does so too if the parent
+    process was killed.
+
+    Raises:
+        ValueError: If every worker ended with an error.
     """
     cells = sweep.cells()
     if all(is_done(folder, cell) for cell in cells):
@@ -283,7 +296,7 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
 
 
 def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask running workers to stop, and wait; on a second Ctrl-C they stop at once."""
+    """Ask running workers to stop, and wait for them. A second Ctrl-C stops them at once."""
     try:
         for process in processes:
             if process.poll() is None:
@@ -298,7 +311,7 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that workers are stopped too."""
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that both stop the workers."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -307,10 +320,11 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) -> list[Any]:
-    """Start workers through submitit, and return its jobs; call `result()` on each to wait.
+    """Start `jobs` workers through submitit, and return the jobs. `result()` waits for a job.
 
-    All machines of the cluster share the folder. `cluster` is "slurm", or "local" for processes on
-    this machine. `options` are those of submitit's executor, such as slurm_partition.
+    All machines of the cluster must share the folder. `cluster` is "slurm", or "local" for
+    processes on this machine. `options` are parameters of submitit's executor, such as
+    slurm_partition.
     """
     submitit = import_extra("submitit", "cluster", "a cluster needs submitit")
     executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)

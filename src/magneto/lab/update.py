@@ -1,11 +1,15 @@
-"""The model update by one optimizer step: measurement, and the theory's bound.
+"""The model update by one optimizer step: its measurement, and the theory's bound.
 
-The theory bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta) at initialisation, divided
-by the learning rate eta and the width d. F is the label's logit, on which the step is taken (paper,
-section 3.2). The reading "label" measures this change. The reading "output" is the relative change
-of the whole output by a step on a batch's cross-entropy, which is closer to training. The two
-readings grow differently with depth. The bound depends on scales v and w, which `effective_scales`
-measures from a model's weights.
+The theory (section 3.2 of the paper) bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta)
+at initialisation, divided by the learning rate eta and the width d. F is the logit of a label, and
+the step is taken on this logit. There are two measurements, and they grow differently with depth:
+
+- "label": the change of the label's logit, as in the theory.
+- "output": the relative change of the whole output by a step on a batch's cross-entropy, which is
+  closer to training.
+
+The bound depends on the scales v and w of the weight matrices. `effective_scales` measures them in
+a model.
 """
 
 from __future__ import annotations
@@ -54,17 +58,17 @@ FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
 @dataclass(frozen=True)
 class Update:
-    """The change of the output by one step of size `STEP`, divided by that size.
+    """The change of the output by one step with learning rate `STEP`, divided by this rate.
 
     Attributes:
-        placement: Name of the row.
+        placement: Name of the placement, or of the row in a comparison.
         layers: Depth of the stack.
         seed: Seed of weights, inputs and labels.
-        reading: "label": change of the label's logit, divided by the width, by a step on that
-            logit. "output": norm of the change of all features over their norm, by a step on the
-            mean cross-entropy.
+        reading: "label": a step on the label's logit changes this logit; the change is divided by
+            the width. "output": a step on the mean cross-entropy changes all features; the norm of
+            the change is divided by the norm of the features.
         optimizer: "sgd" or "adam".
-        value: Mean over samples.
+        value: The change, as a mean over samples.
     """
 
     placement: str
@@ -77,16 +81,17 @@ class Update:
 
 @dataclass(frozen=True)
 class Growth:
-    """Growth of measured updates with depth, value ~ layers ** exponent.
+    """Growth of measured updates with depth, fitted as value ~ layers ** exponent.
 
     Attributes:
-        placement: Name of the row.
-        reading: See `Update`.
+        placement: Name of the placement, or of the row in a comparison.
+        reading: "label" or "output", see `Update`.
         optimizer: "sgd" or "adam".
-        exponent: Slope of log value against log layers, as a mean over seeds.
-        interval: Half-width of its 95 % interval over seeds (nan for one seed).
-        ratio: Value at the largest depth over that at the smallest, as geometric mean over seeds.
-        ratio_range: 95 % interval of the ratio.
+        exponent: Slope of log(value) against log(layers), as a mean over seeds.
+        interval: Half-width of the exponent's 95 % interval over seeds (nan for one seed).
+        ratio: Value at the largest depth divided by the value at the smallest, as a geometric mean
+            over seeds.
+        ratio_range: Ends of the ratio's 95 % interval.
         depths: The smallest and the largest depth.
     """
 
@@ -107,12 +112,12 @@ def measure_update(
     samples: int = 4,
     seed: int = 0,
 ) -> list[Update]:
-    """Measure the output's change by one small step on the weight matrices of a new stack.
+    """Measure how one small step on the weight matrices of a new stack changes its output.
 
-    As in the theory, inputs are standard normal, and the labels' output rows are N(0, 1/d). The
-    reading "label" takes a step per sample; "output" takes one step on the batch. Adam takes its
-    first step, which changes every weight by eta. The label's logit is read at the last of `LENGTH`
-    positions. The depth of the stack is that of `config`.
+    The stack has the depth and width d of `config`. As in the theory, inputs are standard normal,
+    and the weights that give a label's logit are N(0, 1/d). The logit is that of the final position
+    of `LENGTH`. "label" takes one step for each sample, and "output" one step for the whole batch.
+    Adam's first step changes every weight by the learning rate.
 
     Returns:
         One measurement for each of `MEASURES`, in float64.
@@ -132,7 +137,7 @@ Values = dict[tuple[Reading, Optimizer], float]
 
 
 def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
-    """Take a step that increases the logit of one label, for each sample."""
+    """Return the change of a label's logit by a step that increases it, as a mean over samples."""
     changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
     for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
         before = model(sample)[0, -1] @ label
@@ -158,7 +163,7 @@ def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor)
 
 
 def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, dict[str, Tensor]]:
-    """Return each optimizer's step that increases a scalar, per unit of learning rate."""
+    """Return, for each optimizer, the step at learning rate 1 that increases the scalar `up`."""
     weights = {f"layers.{n}": p for n, p in model.layers.named_parameters() if p.ndim >= 2}
     up_hill = dict(zip(weights, torch.autograd.grad(up, [*weights.values()]), strict=True))
     return {"sgd": up_hill, "adam": {name: part.sign() for name, part in up_hill.items()}}
@@ -170,11 +175,11 @@ def _moved(model: LayerStack, step: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
-    """Return a small shape like a model's, to measure at many depths in seconds.
+    """Return the configuration of a small stack like the model's, for fast measurements.
 
-    The shape is a single stack of sublayers without dropout, positions and other extras. A width
-    above `width` is reduced to it, with heads of 16 features and the same feed-forward ratio. The
-    growth of updates with depth hardly depends on the width (see the documentation of the probe).
+    The stack has no dropout, positions and other extras. A width above `width` is reduced to
+    `width`, with heads of 16 features and the same ratio of feed-forward width to width. The growth
+    of updates with depth hardly depends on the width (see the documentation of the probe).
     """
     own = {field.name: getattr(config, field.name) for field in fields(TransformerConfig)}
     without = {
@@ -202,9 +207,9 @@ def measure_growth(
     samples: int = 4,
     progress: Progress = SILENT,
 ) -> list[Update]:
-    """Return the measurements `MEASURES` for every depth and seed, one depth after another.
+    """Return the measurements `MEASURES` of every depth and seed, one depth after another.
 
-    The depth of `config` is replaced; each measurement has `samples` inputs.
+    The depth of `config` is not used. Each measurement has `samples` inputs.
     """
     what, done = f"measuring updates of {config.row.title}, layers", 0
     updates = []
@@ -229,10 +234,10 @@ def one_thread() -> Iterator[None]:
 
 
 def growth(updates: Sequence[Update]) -> list[Growth]:
-    """Fit how each measure of an update grows with depth, for each placement.
+    """Fit how updates grow with depth, for each placement, reading and optimizer.
 
     Raises:
-        ValueError: If there is only one depth, or an update is zero or not finite.
+        ValueError: If there is only one depth, or if an update is not above 0 or not finite.
     """
     # Logarithms of each measure by seed and depth.
     measures: dict[tuple[str, Reading, Optimizer], dict[int, dict[int, float]]] = {}
@@ -260,14 +265,16 @@ def growth(updates: Sequence[Update]) -> list[Growth]:
 
 
 def effective_scales(stack: ProbedStack) -> Scales:
-    """Measure v and w of every sublayer: v^2 or w^2 is fan_in times the variance of the entries.
+    """Measure the scales v and w of every sublayer, in the order of computation.
 
-    v is measured on out_proj and fc2, w on v_proj and fc1, in the order of computation. A gated fc1
-    counts as the mean of its two halves, because the theory has no gate. A sublayer's experts count
-    as their mean, because a token passes through one of them.
+    The square of a scale is fan_in times the variance of a matrix's entries. w is the scale of the
+    sublayer's first matrix (v_proj or fc1), and v that of its second matrix (out_proj or fc2). The
+    squares of a gated fc1's two halves are averaged, because the theory has no gate. So are the
+    squares of a sublayer's experts, because a token passes through one of them.
 
     Raises:
-        ValueError: If a weight matrix is not finite, or constant, which makes its scale 0.
+        ValueError: If a weight matrix is constant or not finite, or if the skip connections have
+            different weights.
     """
     sublayers = [part for layer in stack.layers for part in layer.children()]
     alphas = {part.alpha for part in stack.layers.modules() if isinstance(part, Residual)}
@@ -296,13 +303,14 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True)
 class Bound:
-    """The theory's bound on the model update by one SGD step, divided by rate and width.
+    """The theory's bound on the model update by one SGD step, divided by learning rate and width.
+
+    Both bounds are given by form of the formula; they are {} if the theory has no bound.
 
     Attributes:
-        derived: Bound for the scales of the placement's initialisation on square matrices, for each
-            form of the formula.
-        measured: Bound for the scales of the model's weights.
-        note: Reason why there is no bound, or a remark on it.
+        derived: Bound with the scales that the placement's initialisation gives square matrices.
+        measured: Bound with the scales of the model's weights.
+        note: Reason why there is no bound, or a remark on the bound.
     """
 
     derived: dict[str, float]
@@ -311,7 +319,10 @@ class Bound:
 
 
 def theory_of(model: nn.Module) -> Bound:
-    """Return the bound of a single stack or an encoder-decoder, or the reason why there is none."""
+    """Return the theory's bound for a model with one stack or an encoder-decoder.
+
+    If there is no bound, `Bound.note` is the reason.
+    """
     stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
     pair = any(isinstance(part, EncoderDecoder) for part in model.modules())
     if len(stacks) != (2 if pair else 1):
@@ -341,7 +352,7 @@ def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
-    """Return each form of the bound at each depth; {} if none is derived."""
+    """Return the bound at each depth, by form of the formula; {} if no bound is derived."""
     try:
         family = find_family(row)
     except ValueError:

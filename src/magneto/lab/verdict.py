@@ -1,9 +1,9 @@
-"""The verdict of the probe: a prediction of training from a short run, with reasons.
+"""The verdict of the probe: a prediction from a short run whether training will fail, with reasons.
 
-Every finding compares a measured number with a threshold, which is the same for all placements.
-Most thresholds come from a calibration that probed and trained configurations of five tasks
-(benchmarks/results/probe-calibration.*). The thresholds were chosen on the first rows of the
-calibration. The documentation reports the verdicts' accuracy on the other rows of the calibration.
+Every finding compares a measured number with a threshold. The thresholds are the same for all
+placements. Most of them come from a calibration that probed and trained configurations of five
+tasks (benchmarks/results/probe-calibration.*). They were chosen on the first configurations of the
+calibration. The documentation reports the verdicts' accuracy on the other configurations.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ SMALL_MOVE = 0.1
 
 @dataclass(frozen=True)
 class Threshold:
-    """Values from which a number is undecided, and from which it predicts failure (None: never)."""
+    """Limits of a number.
+
+    Beyond `undecided` the number does not decide whether training fails. Beyond `fails` it predicts
+    failure; None if it never does.
+    """
 
     worse: Literal["above", "below"]
     undecided: float
     fails: float | None
 
     def level(self, value: float) -> Level:
-        """Return the level of a value; nan has the worst level."""
+        """Return the level of a value. nan has the worst level of this threshold."""
         if self._is_better(value, self.undecided):
             return "sound"
         if self.fails is None or self._is_better(value, self.fails):
@@ -72,7 +76,7 @@ THRESHOLDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One measurement with its level, its value (None: not measured), and its text as a clause."""
+    """One measurement: its level, its value (None if not measured), and its text, a clause."""
 
     name: str
     level: Level
@@ -88,7 +92,7 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        """The worst level."""
+        """The worst level of the findings."""
         return LEVELS[max(LEVELS.index(finding.level) for finding in self.findings)]
 
     @property
@@ -102,7 +106,10 @@ class Verdict:
 
 
 def judge(run: ShortRun) -> Verdict:
-    """Judge a short run of at least one step, with first steps and steps at the peak rate."""
+    """Return the verdict on a short run.
+
+    `run` must have at least one step, trials of the first step, and steps at the peak rate.
+    """
     checks = (_kept, _moved, _update, _distinct, _imbalance, _attention, _range, _loss)
     return Verdict(tuple(check(run) for check in checks))
 
@@ -115,10 +122,11 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 
 
 def kept_share(layers: Sequence[LayerReading]) -> float:
-    """Return the variation between positions at the top of the worst stack over that at its bottom.
+    """Return the share of the variation between positions that is left after the last layer.
 
-    The value is a ratio of mean squares. Near 0 the stack has collapsed in rank: its outputs are
-    equal at all positions. nan if something is not finite.
+    The share is a ratio of mean squares: that of the last layer's output over that of the first
+    layer's, in the stack where it is smallest. Near 0 the stack has a rank collapse, and its
+    outputs are equal at all positions. The share is nan if a ratio is nan or was not measured.
     """
     shares = []
     for stack in stacks(layers):
@@ -128,9 +136,10 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 
 
 def distinct_share(layers: Sequence[LayerReading]) -> float:
-    """Return the share of the top's mean square that varies between positions, in the worst stack.
+    """Return the share of the variation between positions in the mean square of the last output.
 
-    0 if something is not finite, nan if nothing was measured.
+    The share is that of the stack where it is smallest. It is 0 if a measurement is not finite, and
+    nan if one is missing.
     """
     shares = []
     for stack in stacks(layers):
@@ -164,7 +173,7 @@ def _kept(run: ShortRun) -> Finding:
 
 
 def _moved(run: ShortRun) -> Finding:
-    """Report the output's change by a step, for which the calibration gave no threshold."""
+    """Report the output's change by a step. The calibration gave no threshold for it."""
     small, peak = rate_of_move(run.first_steps, SMALL_MOVE), run.at_rate(run.peak)
     near = "" if small is None else f"; a rate of {small:.2g} changes it by {percent(SMALL_MOVE)}"
     text = (
@@ -212,7 +221,7 @@ def _imbalance(run: ShortRun) -> Finding:
 
 
 def _attention(run: ShortRun) -> Finding:
-    """Find the layer and step with the smallest attention entropy relative to its maximum."""
+    """Find the layer and step with the smallest ratio of attention entropy to its maximum."""
     shares = [
         (layer.entropy_share, layer.attention_logit_max or 0.0, layer.name, step.step)
         for step in run.steps
@@ -230,7 +239,10 @@ def _attention(run: ShortRun) -> Finding:
 
 
 def _range(run: ShortRun) -> Finding:
-    """Compare the largest activation with the range of number formats; inf if not finite."""
+    """Compare the largest activation with the range of number formats.
+
+    The value is infinity if an activation, gradient or weight is not finite.
+    """
     troubles, activations = run.troubles(), [
         layer.activation_max for step in run.steps for layer in step.layers
         if layer.activation_max is not None
@@ -254,19 +266,22 @@ def _loss(run: ShortRun) -> Finding:
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
-    """Return the change of the output that a first step at a rate makes, by interpolation."""
+    """Return the change of the output by a first step at `rate`, interpolated between trials."""
     points = [(t.learning_rate, t.moved) for t in tries if t.learning_rate > 0]
     return _between(points, rate)
 
 
 def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
-    """Return the rate whose first step changes the output by `moved`, by interpolation, or None."""
+    """Return the rate at which a first step changes the output by `moved`, or None.
+
+    The rate is interpolated between trials. It is None if no two neighbouring trials enclose it.
+    """
     points = [(t.moved, t.learning_rate) for t in tries if t.learning_rate > 0]
     return _between(points, moved)
 
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """Interpolate in logarithms in the first interval that contains x; None if none does."""
+    """Interpolate in logarithms in the first interval that contains x; None if there is none."""
     for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1 and min(x0, y0, y1) > 0 and math.isfinite(x1 + y0 + y1):
             part = math.log(x / x0) / math.log(x1 / x0) if x1 > x0 else 0.0
@@ -275,9 +290,9 @@ def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
 
 
 def percent(share: float) -> str:
-    """Format a share with two significant digits: 0.13 %.
+    """Format a share with two significant digits, such as 0.13 %.
 
-    Above 99 % the two digits are those of the complement: 99.88 %.
+    Above 99 % the difference from 100 % has two significant digits, as in 99.88 %.
     """
     points = 100 * share
     if not 99 < points < 100:

@@ -48,17 +48,17 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Mark:
-    """A failure in the strip above a figure: its place, CROSS, DASH or PLUS, and its tooltip."""
+    """A mark of a failure in the strip above a figure."""
 
     x: float
-    symbol: str
-    text: str
+    symbol: str  # CROSS, DASH or PLUS
+    text: str  # tooltip
 
 
 def begin_plot(
     name: str, size: tuple[float, float], title: str, marks: Mapping[Series, Sequence[Mark]]
 ) -> Plot:
-    """Begin a figure with a strip of failures above it, if there are any."""
+    """Begin a figure. If there are failures, a strip above it shows their marks."""
     rows = [(row, found) for row, found in marks.items() if found]
     if not rows:
         return Plot(name, size, title=title)
@@ -96,7 +96,7 @@ def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> Non
 
 
 def log_x(axes: Axes, ticks: Sequence[float], label: str, margin: float | None = None) -> None:
-    """Set a logarithmic x axis with ticks at these values, or at powers of ten if they are many."""
+    """Set a logarithmic x axis with ticks at `ticks`, or at powers of ten for more than eight."""
     axes.set_xscale("log")
     axes.set_xlabel(label)
     if margin:
@@ -148,7 +148,7 @@ def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]
 
 
 def _shift(rates: Sequence[float], position: float, count: int) -> float:
-    """Return the horizontal factor that separates placements at the same rate."""
+    """Return a factor of x that keeps markers of placements at the same rate apart."""
     gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
     return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
 
@@ -161,9 +161,10 @@ def _draw_score(
     shift: float,
     decimals: int,
 ) -> None:
-    """Draw one placement: full markers if every seed learned, hollow ones if some did.
+    """Draw the scores of one placement.
 
-    The line joins neighbouring rates at which every seed learned.
+    A full marker is at a rate at which every seed learned, and a hollow marker at a rate at which
+    only some learned. The line joins neighbouring full markers.
     """
     shown = [(rate, group) for rate, group in zip(rates, groups, strict=True) if group.scores]
     if not shown:
@@ -184,7 +185,7 @@ def _draw_score(
 
 
 def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[str, Any]) -> None:
-    """Set y to the range of the means, so that wide intervals do not flatten the figure."""
+    """Fit the y axis to the means. Intervals do not count, because wide ones flatten the lines."""
     shown = [mean for mean in means if mean is not None]
     named = reference(comparison)
     if not shown:
@@ -206,7 +207,10 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return the trivial baseline or the median loss of the first steps, and its name."""
+    """Return a value for comparison and its name; None if there is none.
+
+    The value is the trivial baseline, else the median initial loss if the metric is the loss.
+    """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
         return baseline, "trivial baseline"
@@ -220,7 +224,10 @@ def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
 def _draw_reference(
     axes: Axes, value: float, name: str, low: float, high: float
 ) -> tuple[float, float]:
-    """Draw a line at the reference, or note it at the frame if far away; return new limits."""
+    """Draw a line at the reference, and return new limits of the y axis.
+
+    If the reference is far away, a text at the frame replaces the line, and the limits stay.
+    """
     bottom, top = min(low, value), max(high, value)
     style: dict[str, Any] = {
         "xytext": (0, -2 if value > low else 2), "textcoords": "offset points", "fontsize": 8,
@@ -239,9 +246,9 @@ def _draw_reference(
 
 
 def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], reading: str) -> Plot:
-    """Draw one step's change of the output against depth, relative to the smallest depth.
+    """Draw the change of the output by one SGD step against depth, relative to the smallest depth.
 
-    With the reading "label" the theory's bound is drawn too, dashed.
+    With the reading "label", dashed lines show the theory's bound.
     """
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit (dashed: bound)" if reading == "label" else "output"
@@ -268,7 +275,7 @@ def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], read
 def _draw_update(
     plot: Plot, row: Series, depths: Sequence[int], ratios: Sequence[Sequence[float]]
 ) -> None:
-    """Draw one placement: geometric means over seeds with 95 % intervals."""
+    """Draw the updates of one placement as geometric means over seeds with 95 % intervals."""
     means = [math.exp(fmean(map(math.log, found))) for found in ratios]
     halves = [finite(half_width([math.log(v) for v in found])) or 0.0 for found in ratios]
     low = [mean * math.exp(-half) for mean, half in zip(means, halves, strict=True)]
@@ -319,13 +326,13 @@ def with_curves(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def curve_kind(cells: Rows) -> str:
-    """Return "training" or "validation" if all curves are of that kind, else ""."""
+    """Return "training" or "validation" if all curves show that loss, else ""."""
     kinds = {cell.get("curve_of", "training") for cell in cells}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
 def shared_scale(cells: Rows) -> tuple[float, float, int] | None:
-    """Return the lowest loss, the upper limit (curves are clipped there) and the last step."""
+    """Return the lowest loss, the upper limit of the axis, and the last step of all curves."""
     curves = [[(step, finite(loss)) for step, loss in cell["curve"]] for cell in cells]
     losses = [loss for curve in curves for _, loss in curve if loss is not None]
     firsts = [curve[0][1] for curve in curves if curve[0][1] is not None]
@@ -361,7 +368,7 @@ def _draw_panel(
 
 
 def divergence_marks(cells: Rows) -> list[Mark]:
-    """Return a mark for each diverged run, at the step of divergence if known, else at its end."""
+    """Return a mark for each diverged run, at its step of divergence or, if unknown, at its end."""
     marks = []
     for cell in cells:
         if cell["status"] == "diverged":
@@ -373,7 +380,10 @@ def divergence_marks(cells: Rows) -> list[Mark]:
 
 
 def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
-    """Return at most about CURVE_POINTS steps and losses; losses that are not finite are nan."""
+    """Return the steps and losses of about `CURVE_POINTS` points of a curve.
+
+    All losses that are not finite are kept, as nan.
+    """
     every = max(len(curve) // CURVE_POINTS, 1)
     rows = [(int(step), finite(loss)) for step, loss in curve]
     kept = [row for i, row in enumerate(rows) if i % every == 0 or row[1] is None]
@@ -396,7 +406,7 @@ def mean_points(cells: Rows) -> list[tuple[float, float, str]]:
 
 
 def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Plot]:
-    """Draw a figure for each name in a run's log, with the trivial baseline as a line."""
+    """Draw a figure for each quantity in a run's log. A line shows the trivial baseline."""
     names = dict.fromkeys(key.removeprefix(PREFIX) for row in rows for key in row)
     metrics = [name for name in names if name not in ("step", *LOOP_NAMES)]
     # Metrics with validation values come first.
@@ -408,7 +418,7 @@ def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Plot]:
 
 
 def draw_name(name: str, rows: Rows, baseline: float | None) -> Plot | None:
-    """Draw the training and validation values of a name; None if there is no value."""
+    """Draw the training and validation values of one quantity; None if there is no value."""
     both = ((TRAINING, curve_of(rows, name)), (VALIDATION, curve_of(rows, PREFIX + name)))
     curves = [(row, curve) for row, curve in both if any(finite(y) is not None for _, y in curve)]
     if not curves:

@@ -1,9 +1,9 @@
 """Style of figures, and their formats: SVG in a page or a file, and PDF.
 
-Each placement has one colour, marker and dash in every figure and table. The colours
-were chosen by a search. Every pair differs by more than 12 in CIEDE2000 with any colour vision, and
-each colour has a contrast of at least 3 with its page. A test checks difference and contrast.
-Figures are drawn in the colours of light pages; the style sheet replaces them on dark pages.
+A placement has the same colour, marker and dash in all figures and tables. The colours were chosen
+by a search. Every pair differs by more than 12 in CIEDE2000 with any colour vision, and each colour
+has a contrast of at least 3 with its page. A test checks both. Figures are drawn in the colours of
+light pages. On dark pages the style sheet replaces these colours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from magneto.figures import save
 
 COORDINATE = re.compile(r"-?\d+\.\d{3,}")
 SOLID = ()
-"""Dash pattern of a solid line."""
+"""Dash pattern of a line without dashes."""
 STYLE: dict[Any, Any] = SHARED | {"axes.grid": True, "axes.facecolor": "none"}
 # Sizes of a legend in inches: letter of a title, line with spaces, row.
 LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
@@ -77,7 +77,7 @@ _DASHES = ((1, 3), (7, 1.5, 1, 1.5, 1, 1.5), (3, 3))
 
 
 def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Series]:
-    """Return the style of every placement; unknown ones take the next free style."""
+    """Return the style of every placement. A placement without a style takes the next free one."""
     own = [name for name in placements if name not in ROWS]
     # 60 styles are distinct, because 4, 5 and 3 have no common factor.
     styles = zip(own, cycle(_COLOURS), cycle(_MARKERS), cycle(_DASHES), strict=False)
@@ -103,11 +103,11 @@ def swatch(series: Series) -> str:
 
 
 class Plot:
-    """A figure: its axes, the artists of each series, and its tooltips.
+    """A figure: its axes, matplotlib's artists of each series, and tooltips.
 
-    `name` is unique in the page, and part of the SVG's ids. `size` is in inches, and `heights` are
-    relative heights of stacked axes with a common x. After `finish`, `svg` is the figure for a
-    page, and `hits` has the tooltips in the SVG's coordinates.
+    `name` must be unique in the page, because the ids in the SVG contain it. `size` is in inches.
+    `heights` are the relative heights of stacked axes that share the x axis. After `finish`, `svg`
+    is the figure for a page, and `hits` contains the tooltips in the coordinates of the SVG.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class Plot:
         return self.axes[-1]
 
     def line(self, series: Series, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
-        """Draw a series in the main axes; `style` overrides the series' style."""
+        """Draw a line of a series in the main axes. `style` overrides the style of the series."""
         self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
-        """Assign artists to a series, so that they are hidden together with it."""
+        """Assign artists to a series. The page hides them when a reader hides the series."""
         self._shown[series.index] = series
         for artist in artists:
             self._groups += 1
@@ -172,7 +172,7 @@ class Plot:
         return self
 
     def pdf(self) -> bytes:
-        """Return the figure as PDF. Embedding its fonts is slow."""
+        """Return the figure as PDF. This is slow, because fonts are embedded."""
         return save(self.figure, "pdf", self.name)
 
     def _legend(self) -> None:
@@ -198,7 +198,10 @@ class Plot:
 
 
 def for_page(svg: str) -> str:
-    """Reduce a matplotlib SVG for a page with several figures: few ids, rounded coordinates."""
+    """Shorten matplotlib's SVG for a page with several figures.
+
+    Unused ids, metadata and comments are removed, and coordinates are rounded.
+    """
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box
     inner = svg[svg.index(">", svg.index("<svg")) + 1 :]

@@ -1,7 +1,7 @@
 """Reports of comparisons and runs: pages, texts, tables and figures.
 
-A page is a single file that needs no network: figures are inline SVG, and the script is short. The
-same figures are also written as files.
+A page is a single file that needs no network. It contains its figures as SVG and its script. The
+figures are also written as files.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ Groups = Mapping[tuple[str, float], Group]
 
 
 def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool = True) -> Path:
-    """Write the page, the text, the tables and the figures; return the page's path.
+    """Write the report of a comparison: page, text, tables and figures. Return the page's path.
 
     Args:
-        comparison: Result of `comparison.collect`, optionally with that of `comparison.measure`
-            under "measured". Cells may have no result.
-        directory: Output folder; each file is written atomically.
-        downloads: Whether to write figures and curves as files, and to link to them.
+        comparison: Result of `comparison.collect`. The result of `comparison.measure` may be added
+            under "measured". Runs may have no result yet.
+        directory: Output folder. Each file is written atomically.
+        downloads: Whether to write figures and curves as files, with links in the page.
     """
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     series = series_of(comparison["placements"], titles)
@@ -127,7 +127,7 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def template(name: str) -> Template:
-    """Return a template; values in HTML pages are escaped."""
+    """Return a template. Templates of HTML pages escape their values."""
     environment = Environment(
         loader=PackageLoader("magneto.lab.report"),
         autoescape=lambda name: name is not None and ".html" in name,
@@ -152,7 +152,7 @@ def script_json(drawings: Sequence[Plot]) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table, with its column's sort key (None comes last)."""
+    """One entry of a table. `key` is its sort key in the column; None sorts last."""
 
     text: str
     key: float | str | None = None
@@ -178,7 +178,7 @@ def counted(values: Sized, name: str) -> str:
 
 
 def seeds_text(comparison: Mapping[str, Any]) -> str:
-    """Return the number of seeds; in brackets, the number at best rates and their neighbours."""
+    """Return the number of seeds in words, with a larger number near best rates in brackets."""
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
     more = f" ({len(near)} at each row's best rate and its neighbours)"
@@ -186,7 +186,10 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 
 
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
-    """Return the probe's reasons, at the smallest rate, for rows that learned at no rate."""
+    """Return a sentence for each row that learned at no rate: the probe's findings of failure.
+
+    The probe ran at the smallest learning rate.
+    """
     reasons = (comparison.get("measured") or {}).get("reasons", {})
     rate = rate_text(min(map(float, comparison["learning_rates"])))
     return [
@@ -226,7 +229,7 @@ def summary_rows(
 
 
 def shown_equal(value: float | None, best: float | None, decimals: int) -> bool:
-    """Return whether a value and the best one are equal to `decimals` digits; False for None."""
+    """Return whether two values are equal when rounded to `decimals` decimals; False for None."""
     return None not in (value, best) and f"{value:.{decimals}f}" == f"{best:.{decimals}f}"
 
 
@@ -270,7 +273,7 @@ def grid_rows(
 
 
 def brief_group_text(group: Group, decimals: int) -> str:
-    """Format the mean briefly: "6.127 (4/5)" is the mean of the 4 of 5 seeds that learned."""
+    """Format a group's mean briefly, as "6.127 (4/5)" if only 4 of 5 seeds learned."""
     if group.mean is None:
         kinds = {(True, False): "diverged", (False, True): "not learned", (True, True): "failed"}
         return kinds.get((group.diverged > 0, group.stuck > 0), "-") + part(group)
@@ -280,7 +283,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return how the change by one SGD step grows with depth: measurement and bound."""
+    """Return table rows: growth with depth of the change by one SGD step, and of its bound."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
@@ -326,7 +329,7 @@ def run_rows(cells: Sequence[Mapping[str, Any]], decimals: int) -> list[dict[str
 
 
 def significance_sentence(comparison: Mapping[str, Any]) -> str:
-    """Describe the significance test; "" unless several rows have several seeds."""
+    """Describe the significance test; "" if fewer than two rows have several seeds."""
     if sum(len(row["scores"]) > 1 for row in comparison["summary"]) < 2:
         return ""
     return (
@@ -355,7 +358,7 @@ def runs_text(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def facts(found: Mapping[str, Any], runs: str) -> list[tuple[str, str]]:
-    """Return names and texts of how a comparison or a ladder was run, and on what machine."""
+    """Return pairs of name and text that say how and where a comparison or a ladder was run."""
     near = ", ".join(map(str, found.get("seeds_near_best") or ()))
     overrides = " ".join(f"--{key} {value}" for key, value in found["overrides"].items())
     return [
@@ -378,11 +381,18 @@ def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def write_run_page(page: Mapping[str, Any], directory: Path) -> Path:
-    """Write a run's page and its figures, each file atomically; return the page's path.
+    """Write a run's page and its figures, and return the page's path.
 
-    The values of `page` are "name", "subtitle", "answer" (sentences, the first is emphasised),
-    "metrics" (name, last value or None, baseline's value or None), "rows" (of metrics.jsonl),
-    "baseline", "facts" (name, text), "config" (the recipe as YAML) and "figures".
+    Each file is written atomically. `page` contains:
+
+    - "name" and "subtitle".
+    - "answer": sentences; the first is emphasised.
+    - "metrics": for each metric its name, its last value or None, and the baseline's value or None.
+    - "rows": lines of metrics.jsonl.
+    - "baseline": metrics of the trivial baseline, by name.
+    - "facts": pairs of name and text.
+    - "config": the recipe as YAML.
+    - "figures": pictures of predictions.
     """
     curves = draw_run(page["rows"], page["baseline"])
     write_figures(curves, directory / FIGURES)
