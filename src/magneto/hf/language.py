@@ -201,8 +201,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         the position of the previous unpadded token.
 
         Raises:
-            ValueError: If the shape is wrong. For relative positions, also if there is a cache or
-                a padding mask.
+            ValueError: If the shape is wrong. For relative positions, also if there is a cache, or
+                a padding mask and no second document.
         """
         if position_ids is None:
             return mask, None
