@@ -204,8 +204,8 @@ class _LogitsLoss(torch.autograd.Function):
         chances, total, factor, (logits, labels) = _saved(ctx, grad_loss)
         # No path visits padding, whose logits may have any values.
         unseen = (chances[0] + chances[1] == 0)[..., None]
-        gradient = logits.to(total.dtype, copy=True).masked_fill_(unseen, 0)
-        to_gradient(gradient.flatten(0, 2), total, labels, ctx.blank, *chances)
+        gradient = logits.masked_fill(unseen, 0).to(total.dtype).contiguous()
+        to_gradient(gradient.view(-1, logits.shape[3]), total, labels, ctx.blank, *chances)
         gradient.mul_(factor[:, None, None, None])
         return gradient.to(logits.dtype), None, None, None, None
 

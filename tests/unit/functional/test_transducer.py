@@ -43,6 +43,12 @@ def plain(*given: Tensor) -> Tensor:
     return transducer_loss(joined(*given), targets(), FRAMES, LABELS)
 
 
+def permuted(*given: Tensor) -> Tensor:
+    """As `plain`, of logits whose memory is not in the order of their dimensions."""
+    logits = joined(*given).transpose(0, 2).contiguous().transpose(0, 2)
+    return transducer_loss(logits, targets(), FRAMES, LABELS)
+
+
 def tiled(*given: Tensor, tile: int = 10) -> Tensor:
     return joiner_transducer_loss(*given, targets(), FRAMES, LABELS, tile=tile)
 
@@ -89,7 +95,10 @@ def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: fl
 
 
 # Cells: one frame, two frames of one utterance, one utterance, two, all.
-@pytest.mark.parametrize("form", [plain, *(partial(tiled, tile=n) for n in (1, 11, 30, 61, 1000))])
+FORMS = [plain, permuted, *(partial(tiled, tile=n) for n in (1, 11, 30, 61, 1000))]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_losses_and_gradients_are_those_of_all_paths_enumerated(form: Form) -> None:
     given = features()
     torch.testing.assert_close(form(*given), all_enumerated(*given), rtol=1e-12, atol=1e-12)
