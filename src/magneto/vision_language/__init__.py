@@ -1,1 +1,1 @@
-"""Vision and language: one Multiway Transformer reads images, texts and pairs of both (BEiT-3)."""
+"""Vision and language: a Multiway Transformer reads images, texts and image-text pairs (BEiT-3)."""

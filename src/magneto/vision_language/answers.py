@@ -1,11 +1,12 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
-**Accuracy.** Each annotator is left out once. The answer then scores 1/3 for each of the others who
-gave it, at most 1. The accuracy is the mean score. With ten annotators the accuracy is 0, 0.3, 0.6
-or 0.9 if 0, 1, 2 or 3 of them gave the answer, and 1 if more did. Answers are normalised before
-they are compared: they lose punctuation and articles, become lower case, and get digits for number
-words and apostrophes in contractions. The rules are those of the evaluation code of VQA's authors
-(GT-Vision-Lab/VQA, commit a013f00), with its oddities, so that scores are comparable:
+**Accuracy.** Each annotator is left out once. The answer then scores 1/3 for each other annotator
+who gave it, at most 1. The accuracy is the mean of these scores. With ten annotators the accuracy
+is 0, 0.3, 0.6 or 0.9 if 0, 1, 2 or 3 of them gave the answer, and 1 if more did. Answers are
+normalised before they are compared: punctuation and articles are removed, letters become lower
+case, number words become digits, and contractions get their apostrophes. For comparable scores the
+rules are those of the evaluation code of VQA's authors (GT-Vision-Lab/VQA, commit a013f00), with
+its oddities:
 
 - A punctuation mark is replaced by a space, or removed if it is beside a space anywhere in the
   answer. All marks are removed if the answer has a comma between two digits.
@@ -57,21 +58,23 @@ CONTRACTED = re.findall(
     you've
 """,
 )
-"""Words whose missing apostrophe is inserted."""
+"""Contractions. If their apostrophe is missing, normalisation inserts it."""
 
 When = Literal["where_annotators_disagree", "always"]
 """Condition for the normalisation of answers.
 
-The official evaluation normalises only where the annotators disagree. If all of them give the same
-answer, such as the text of a sign, the prediction must have the same spelling.
+The official evaluation normalises only the answers to questions on which the annotators disagree.
+If all annotators give the same answer, such as the text of a sign, the prediction must have the
+same spelling.
 """
 # Number of other annotators with the same answer that make it right.
 ENOUGH = 3
 Lookup = Literal["raw", "normalised"]
-"""Look-up of an annotator's answer in the answer list: "raw" (as written) or "normalised". BEiT-3's
-released code looks up raw answers, although its list is normalised."""
+"""How an annotator's answer is looked up in the answer list: "raw" (as written) or "normalised".
+
+BEiT-3's released code looks up raw answers, although its list contains normalised answers."""
 ANNOTATORS = 10
-"""Number of annotators; a single answer counts as given by all of them."""
+"""Number of annotators of a question. A single answer counts as the answer of all of them."""
 # Target of an answer by the number of annotators who gave it: its accuracy.
 CREDIT = (0.0, 0.3, 0.6, 0.9, 1.0)
 
@@ -103,7 +106,7 @@ def normalise_answer(answer: str) -> str:
 def question_accuracy(
     answer: str, annotators: Sequence[str], when: When = "where_annotators_disagree"
 ) -> float:
-    """Return the official accuracy of an answer, 0 to 1, given all annotators' answers."""
+    """Return the official accuracy (0 to 1) of an answer. `annotators` are all their answers."""
     answer, known = tidy(answer), [tidy(one) for one in annotators]
     if when == "always" or len(set(known)) > 1:
         answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]
@@ -118,7 +121,7 @@ def question_accuracy(
 def answerable(
     questions: Iterable[Sequence[str]], known: Iterable[str], when: When
 ) -> Iterator[bool]:
-    """Yield for each question whether an answer of the list scores above 0."""
+    """Yield, for each question, whether any answer in `known` scores above 0."""
     written = {tidy(answer) for answer in known}
     normalised = {normalise_answer(answer) for answer in written}
     for annotators in questions:
@@ -140,7 +143,10 @@ def answer_scores(
     given: Sequence[str | None],
     when: When,
 ) -> dict[str, float]:
-    """Return the official accuracy of all questions and by type; the answer None scores 0."""
+    """Return the mean official accuracy over all questions, and over the questions of each type.
+
+    An answer of None scores 0.
+    """
     scores = [
         0.0 if answer is None else question_accuracy(answer, annotators, when)
         for annotators, answer in zip(answers, given, strict=True)
@@ -163,7 +169,7 @@ def for_lookup(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
 
 
 def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup: Lookup) -> float:
-    """Return the share of annotators' answers in the answer list (0 without answers)."""
+    """Return which share of the annotators' answers is in the list `known`; 0 without answers."""
     answers, total, found = {*known}, 0, 0
     for annotators in questions:
         total += len(annotators)
@@ -172,11 +178,13 @@ def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup
 
 
 def read_answers(name: str) -> list[str]:
-    """Read an answer list.
+    """Read an answer list from a file.
 
-    The file has a JSON list (as in a run's assets), an answer in each line, or lines of JSON with
-    "answer" and "label" (BEiT-3's answer2label.txt). A list that is empty, has duplicates, or has
-    labels out of order raises ValueError.
+    The file contains a JSON list (as in a run's assets), one answer in each line, or in each line a
+    JSON object with "answer" and "label" (BEiT-3's answer2label.txt).
+
+    Raises:
+        ValueError: If the list is empty or has duplicates, or if labels are not 0, 1, 2 and so on.
     """
     path = existing_path(name)
     with guarded(prefix=f"{path} is not an answer list: "):
@@ -207,10 +215,10 @@ def _lines(text: str) -> list[Any]:
 def gather_targets(
     questions: Sequence[Sequence[str]], answers: Sequence[str], lookup: Lookup
 ) -> Any:
-    """Return the targets of questions for every answer of the list.
+    """Return the target of each answer in the list, for each question.
 
-    The result is a `scipy.sparse.csr_array`, float32 (questions, answers), with credits above 0 and
-    at most 1.
+    The result is a `scipy.sparse.csr_array`, float32 (questions, answers). Its entries are the
+    accuracies of answers that an annotator gave, from 0.3 to 1.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     order = {answer: number for number, answer in enumerate(answers)}
@@ -226,11 +234,11 @@ def gather_targets(
 
 
 def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[str]) -> np.ndarray:
-    """Return the answers of a question-only baseline, int64 (asked,).
+    """Return a question-only baseline's answer to each question in `asked`, int64 (asked,).
 
-    The answer to a question has the highest sum of targets among training questions of the same
-    words, or among all training questions if none has the same words. Of answers with equal sums
-    the first is returned.
+    `texts` and `targets` are those of the training questions. The answer has the highest sum of
+    targets over the training questions with the same words. If no training question has the same
+    words, the sum is over all training questions. Of answers with equal sums the first is returned.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

@@ -1,7 +1,7 @@
 """Decoding of captions from left to right: attention mask, greedy search and beam search.
 
-Image tokens attend to each other. A word attends to the image, the words before it and itself
-(BEiT-3, section 3.3). The next word is the prediction for a `<mask>` appended to the words so far.
+Image tokens attend to each other. A word attends to the image, to earlier words and to itself
+(BEiT-3, section 3.3). To predict the next word, a `<mask>` is appended to the words so far.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
-    """Return a packing in which words do not attend to later words, nor images to words."""
+    """Return `packing` with a mask: no word attends to later words, and no image to words."""
     place = torch.arange(packing.length, device=packing.vision_place.device)
     query, key = place[:, None], place[None]
     # Padding follows all words, which do not attend to it.
@@ -31,19 +31,20 @@ def left_to_right(packing: Packing, image_tokens: int) -> Packing:
 
 @configuration
 class CaptionSearch:
-    """Beam search of captions, by default as in BEiT-3's released code."""
+    """Parameters of a beam search for captions. Defaults are those of BEiT-3's released code."""
 
     beams: Beams = 3
-    """Beam width; 1 takes the words of greedy search, but may end earlier."""
+    """Number of beams. With 1 beam the words are those of greedy search, but the caption may be
+    shorter."""
     length_penalty: float = 0.6
-    """The sum of log-probabilities is divided by the length to the power of this number."""
+    """Exponent of the length by which a caption's sum of log-probabilities is divided."""
 
 
 @dataclass(frozen=True)
 class CaptionWriter:
-    """Caption decoder with an `ImageCaptioner`, or its distributed wrapper, in evaluation mode.
+    """Writes captions with an `ImageCaptioner` in evaluation mode. DDP or FSDP may wrap it.
 
-    Every step encodes the image and all words again: there is no cache.
+    Every step encodes the image and all words again, because there is no cache.
     """
 
     model: nn.Module
@@ -51,10 +52,10 @@ class CaptionWriter:
     tokenizer: Tokenizer
 
     def greedy(self, images: Tensor) -> Tensor:
-        """Return captions by greedy search, without synchronising with the device.
+        """Return captions by greedy search. The CPU does not wait for the GPU.
 
-        The result has tokens (images, max_length - 1) without `<s>`. Tokens after the first `</s>`
-        are meaningless.
+        The result contains the tokens after `<s>`, (images, max_length - 1). Tokens after the first
+        `</s>` are meaningless.
         """
         written = torch.full((len(images), 1), self.tokenizer.begin, device=images.device)
         for _ in range(self.config.longest_text - 1):
@@ -65,7 +66,7 @@ class CaptionWriter:
     def next_words(self, images: Tensor, written: Tensor) -> Tensor:
         """Return the log-probabilities of each caption's next token, (captions, vocabulary).
 
-        `written` has the tokens so far, beginning with `<s>`, (captions, length).
+        `written` contains the tokens so far from `<s>` on, (captions, length).
         """
         mask: Any = self.tokenizer.mask
         ends = torch.full_like(written[:, :1], mask)
@@ -91,8 +92,8 @@ class CaptionWriter:
         """Return the best caption of one image (1, channels, height, width).
 
         The score is the sum of the log-probabilities of the tokens, including `</s>`, divided by
-        their number to the power of `length_penalty`. Captions of the largest length count as
-        finished, as in BEiT-3's code.
+        (number of tokens) ** `length_penalty`. A caption of the largest length counts as finished,
+        as in BEiT-3's code.
         """
         end, most = self.tokenizer.end, self.config.longest_text - 1
         written = torch.full((1, 1), self.tokenizer.begin, device=image.device)
@@ -124,14 +125,17 @@ class CaptionWriter:
     def _is_finished(
         self, ended: list[tuple[float, list[int]]], best: float, length: int, how: CaptionSearch
     ) -> bool:
-        """Return whether no unfinished caption can become one of the best (sums only decrease)."""
+        """Return whether no unfinished caption can still become one of the best captions.
+
+        `best` is the largest sum of log-probabilities. Sums only decrease with more tokens.
+        """
         longest = max(length + 1, self.config.longest_text - 1)
         reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
         return len(ended) == how.beams and ended[-1][0] >= reachable
 
 
 def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
-    """Return samples of texts of equal length (pairs, length), each with an image."""
+    """Return the samples of image-text pairs whose texts have equal length, (pairs, length)."""
     count, length = tokens.shape
     numbers = torch.arange(count, device=tokens.device)
     places = torch.arange(count * (image_tokens + length), device=tokens.device).view(count, -1)

@@ -1,11 +1,11 @@
 """Image captioning from left to right, and its metric CIDEr-D.
 
 CIDEr-D (arXiv 1411.5726, section 4.1) measures the agreement of a caption with reference captions.
-For each n from 1 to 4, a caption is a vector with a weight for each n-gram. The weight is the
-n-gram's count times its inverse document frequency among the references of all images. A score thus
-depends on the whole set of images. The similarity to a reference is the cosine of both vectors,
-with counts clipped to those of the reference, times a penalty on a difference in length. The score
-is 10 times the mean similarity over n and references.
+For each n from 1 to 4, a vector with a weight for each n-gram represents a caption. The weight is
+the n-gram's count times its inverse document frequency among the references of all images, so a
+score depends on the whole set of images. The similarity to a reference is the cosine of the two
+vectors, with counts clipped to those of the reference. A difference in length reduces it by a
+factor. The score is 10 times the mean similarity over n and references.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from magneto.vision_language.samples import concatenated, join_samples
 
 
 class ImageCaptioning(CaptionedTask):
-    """Image captioning with an `ImageCaptioner`; the loss is in nats per masked word."""
+    """Image captioning with an `ImageCaptioner`. The loss is in nats per masked word."""
 
     primary_metric = "cider"
     unit = "images"
@@ -53,9 +53,10 @@ class ImageCaptioning(CaptionedTask):
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return a caption from `<s>` to `</s>` with masked tokens, and their positions.
+        """Mask tokens of a caption, and return the caption and the positions of masked tokens.
 
-        At least one of the tokens after `<s>` is masked; `</s>` may be masked, too.
+        `row` contains the tokens from `<s>` to `</s>`. At least one token after `<s>` is masked,
+        which may be `</s>`.
         """
         count = max(1, round(self.data_config.mask_ratio * (len(row) - 1)))
         chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))
@@ -66,10 +67,14 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Mask words of captions by random keys; return batch parts and each caption's mask count.
+        """Mask words of captions. Each key seeds the random choice for one caption.
 
-        The parts are "samples", packed pairs with a left-to-right mask; "words", indices of the
-        masked words among the language tokens; and "targets", their tokens.
+        Returns:
+            Parts of a batch, and the number of masked words of each caption. The parts are:
+
+            - "samples": packed pairs with a left-to-right mask.
+            - "words": indices of the masked words among the language tokens.
+            - "targets": tokens that were masked.
         """
         both = [self.hidden(text, np.random.default_rng(list(key)))
                 for text, key in zip(texts, keys, strict=True)]  # fmt: skip
@@ -86,10 +91,10 @@ class ImageCaptioning(CaptionedTask):
         return parts, np.array([len(chosen) for _, chosen in both])
 
     def finish(self, seed: int) -> Finish:
-        """Mask the captions of pairs anew in every epoch.
+        """Return a function that adds captions to a batch. Every epoch masks other words.
 
-        A batch has "images", the parts of `mask_words`, and "broken", the number of words in pairs
-        that replace unreadable ones.
+        A batch has "images", the parts of `mask_words`, and "broken". If an image cannot be read,
+        another pair replaces it; "broken" is the number of masked words in such pairs.
         """
         captions = self.train_captions
 
@@ -119,7 +124,10 @@ class ImageCaptioning(CaptionedTask):
         return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Log "nll", the loss without smoothing, and the share of words in "broken" pairs."""
+        """Return the loss. It logs "nll", the loss without label smoothing, and "broken".
+
+        "broken" is the share of masked words in pairs that replace unreadable ones.
+        """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
 
@@ -130,10 +138,10 @@ class ImageCaptioning(CaptionedTask):
         return Scores(sums, (batch["rows"], written, batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss" per masked word, and the mean "cider" of greedy captions.
+        """Return "loss" per masked word, and "cider", the mean CIDEr-D of greedy captions.
 
-        Papers report 100 times this "cider". "broken" is the number of unreadable images, if there
-        are any; their captions are empty.
+        Papers report 100 times this number. If images are unreadable, "broken" is their number, and
+        their captions are empty.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
         captions = [
@@ -242,10 +250,9 @@ Vector = dict[Ngram, float]
 def caption_words(text: str) -> list[str]:
     """Return the words of a caption in lower case, without punctuation.
 
-    The rules are those of the official code's tokenizer in Java: "don't" is two words, "left-hand",
-    "1,000" and "b&w" are one word each, and "&" and "%" stay. The official tokenizer's lists of
-    British spellings, web and mail addresses, telephone numbers, markup and emoticons are not
-    implemented.
+    The rules are those of the official code's Java tokenizer. For example, "don't" is two words,
+    "left-hand", "1,000" and "b&w" are one word each, and "&" and "%" stay. Its rules for British
+    spellings, web and mail addresses, telephone numbers, markup and emoticons are not implemented.
     """
     words: list[str] = []
     for word in WORD.findall(text.lower().replace("&amp;", "&")):
@@ -268,7 +275,7 @@ def ngrams(words: Sequence[str]) -> Counter[Ngram]:
 
 
 def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return the CIDEr-D score of one caption of each image, given its reference captions."""
+    """Return the CIDEr-D score of each image's caption, given the image's reference captions."""
     if not all(references):
         raise ValueError("CIDEr needs at least one reference caption of every image")
     known = [[ngrams(caption_words(text)) for text in texts] for texts in references]
@@ -293,7 +300,7 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[
 
 
 def count_bigrams(counts: Counter[Ngram]) -> int:
-    """Return a caption's number of bigrams, which the official code takes as its length."""
+    """Return the number of bigrams of a caption. The official code uses it as the length."""
     return sum(count for ngram, count in counts.items() if len(ngram) == 2)
 
 

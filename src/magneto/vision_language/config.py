@@ -45,21 +45,22 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     max_length: TextLength = 64
     """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning)."""
     embedding_scale: Literal["none", "sqrt_width"] = "none"
-    """Scale of token embeddings: "none" keeps the initial N(0, 1/width), as in the released BEiT-3;
-    "sqrt_width" scales it to unit variance. Position embeddings of tokens and patches are
-    initialised from N(0, 1/width), while torchscale has N(0, 1)."""
+    """Scale of token embeddings, which are initialised from N(0, 1/width). "none" leaves them
+    unscaled, as in the released BEiT-3. "sqrt_width" scales them to unit variance. Position
+    embeddings of tokens and patches are initialised from N(0, 1/width), in torchscale from
+    N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
-    """Final norm of the stack: "placement" (the placement's own) or "none". BEiT-3 has none for
-    question answering, since the pooler begins with its own norm."""
+    """Final norm of the stack: "placement" (as the placement defines it) or "none". BEiT-3 has none
+    for question answering, because the pooler begins with a norm."""
 
     @property
     def ends_in_mask(self) -> bool:
-        """Whether a `<mask>` follows each text's words, for the head to read."""
+        """Whether a `<mask>` follows the words of each text. The head reads its feature."""
         return False
 
     @property
     def image_tokens(self) -> int:
-        """Number of vision tokens of one image: class token and patches."""
+        """Number of vision tokens of one image: the class token and the patches."""
         return self.grid.length
 
 
@@ -68,13 +69,13 @@ class FineTunedConfig(VisionLanguageConfig):
     """Fields of models that can be initialised from a pre-trained encoder."""
 
     max_length: TextLength | None = 64  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning). null: the
-    length that 99 % of the training texts do not exceed, but at most 128 or, with `pretrained`,
-    that run's max_length."""
+    """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning). null: a
+    length that 99 % of the training texts do not exceed. It is at most 128, or with `pretrained`
+    at most the max_length of that run."""
     pretrained: Free[str | None] = None
     """Directory of a vision-language run from which embeddings and layers are initialised. Its
-    tokenizer and normalisation of images are used, too. "{placement}" in the path stands for the
-    placement's name (null: training from scratch)."""
+    tokenizer and its normalisation of images are used, too. In the path, "{placement}" stands for
+    the placement's name (null: training from scratch)."""
 
     @property
     def longest_text(self) -> int:
@@ -86,9 +87,9 @@ class PairPoolingConfig(FineTunedConfig):
     """Fields of models whose head reads a question or a statement with its image."""
 
     pooling: Literal["first", "mask_token"] = "first"
-    """Features that the head reads. "first", as in BEiT-3: the image's class token, and for
-    statements also the text's `<s>`. "mask_token": the feature of a `<mask>` appended to the
-    words, as for masked words in pre-training."""
+    """Features that the head reads. "first": the feature of the image's class token, and for
+    statements also that of the text's `<s>`, as in BEiT-3. "mask_token": the feature of a `<mask>`
+    after the words, as for masked words in pre-training."""
 
     @property
     def ends_in_mask(self) -> bool:
@@ -97,18 +98,18 @@ class PairPoolingConfig(FineTunedConfig):
 
 @configuration
 class ImageTextDataConfig:
-    """Rows of images with texts: fields that the `data` sections share."""
+    """Fields that the `data` sections of all tasks over images with texts share."""
 
     source: str = BUILTIN
     """builtin:shapes (rendered scenes); a table with paths of images (.jsonl, .json, .csv, .tsv,
     .parquet, or a folder with one for each split); tar shards; hf:NAME[:CONFIG[:SPLIT]]; or the
     files that the task's page names."""
     validation_source: str | None = None
-    """Separate source of validation data. null: the source's own validation split, or rows held out
+    """Separate source of validation data. null: the validation split of `source`, or rows held out
     of its training split."""
     validation_fraction: Share = 0.1
-    """Share of images held out, with all their rows, if a source has no validation split. A hash of
-    the image names selects them."""
+    """Share of images that is held out with all rows of these images, if a source has no validation
+    split. A hash of the image names selects the images."""
     image_folder: str | None = None
     """Folder to which paths of images are relative (null: the table's folder)."""
     tokenizer: str = "auto"
@@ -118,8 +119,8 @@ class ImageTextDataConfig:
     vocab_size: Vocabulary = 512
     """Largest size of a "bpe" tokenizer's vocabulary."""
     normalisation: Literal["half", "imagenet"] = "half"
-    """Normalisation of pixels: "half" maps them to -1 to 1, as in BEiT-3; "imagenet" subtracts
-    ImageNet's mean and divides by its standard deviation."""
+    """Normalisation of pixels: "half" maps them to the range -1 to 1, as in BEiT-3; "imagenet"
+    subtracts ImageNet's mean and divides by its standard deviation."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images. A flip swaps left and right, which texts may mention.
     Validation images are resized to a square without cropping."""
@@ -163,7 +164,10 @@ class MaskedDataModelConfig(VisionLanguageConfig):
 
 @configuration
 class MaskedDataConfig(CaptionDataConfig):
-    """Images, texts and pairs of both; `source` and the fields of columns are for the pairs."""
+    """Images without a text, texts without an image, and pairs of image and text.
+
+    `source`, `image_column` and `text_column` are those of the pairs.
+    """
 
     validation_fraction: Share = 0.02
     tokenizer: str = "bpe"
@@ -187,13 +191,13 @@ class MaskedDataConfig(CaptionDataConfig):
     text_validation_source: str | None = None
     """Separate source of validation texts without an image; see `validation_source`."""
     text_length: TextLength | None = None
-    """Length in tokens of texts without an image, packed from documents. null: the model's
-    max_length."""
+    """Length in tokens of the sequences into which texts without an image are packed. null: the
+    model's max_length."""
     paired_text_length: TextLength | None = None
     """Length in tokens to which the text of a pair is truncated (null: the model's max_length)."""
     image_tokenizer: str = BUILTIN_TOKENIZER
     """Image tokenizer whose codes are predicted: the directory of an image-tokenizer run, or
-    builtin:patches (k-means of the images' own patches)."""
+    builtin:patches (k-means over patches of the training images)."""
     image_mask_ratio: Share = 0.4
     """Share of each image's patches that is masked, in blocks."""
     text_mask_ratio: Share = 0.15
@@ -225,8 +229,8 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
     """Number of answers. null: the number of answers of the data (3129 for VQA v2)."""
     final_norm: Literal["placement", "none"] = "none"
-    """Final norm of the stack: "placement" (the placement's own) or "none". BEiT-3 has none here,
-    since the pooler begins with its own norm."""
+    """Final norm of the stack: "placement" (as the placement defines it) or "none". BEiT-3 has none
+    here, because the pooler begins with a norm."""
     head_rate: Free[PositiveFloat] = 1.0
     """Learning rate of the head above the pooler, as a multiple of the rate of the other parameters
     (20 in BEiT-3's released fine-tuning; the paper gives none)."""
@@ -263,11 +267,11 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Path of the answer list: a JSON list, a text file with an answer in each line, or BEiT-3's
     answer2label.txt (null: the frequent answers of the annotations)."""
     least_answer_count: PositiveInt | None = None
-    """Number of annotations in which an answer must be the majority answer to be in the answer
-    list (null: 9 for VQA v2, which gives 3129 answers, and 1 for other sources)."""
+    """The answer list contains the answers that are the majority answer to at least this many
+    questions (null: 9 for VQA v2, which gives 3129 answers, and 1 for other sources)."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
-    """Look-up of annotators' answers in the answer list for training targets: "raw" (as written, as
-    in BEiT-3's released code) or "normalised" (as the list is)."""
+    """How annotators' answers are looked up in the answer list for training targets: "raw" (as
+    written, as in BEiT-3's released code) or "normalised" (like the answers of the list)."""
     normalise_answers: Literal["where_annotators_disagree", "always"] = "where_annotators_disagree"
     """Normalisation of answers in the metric: "where_annotators_disagree" is the official rule;
     "always" is the rule that many papers describe."""
@@ -282,8 +286,8 @@ class VisualReasonerConfig(PairPoolingConfig):
     """Encoder with a head that classifies a statement about two images as true or false."""
 
     head_scale: Free[PositiveFloat] = 1.0
-    """Scale of the head's initial weights. BEiT-3's released fine-tuning has 0.001. With 0.001,
-    small models that are trained from scratch stay at chance."""
+    """Scale of the head's initial weights. It is 0.001 in BEiT-3's released fine-tuning. With
+    0.001, small models that are trained from scratch stay at the accuracy of chance."""
 
 
 @configuration
@@ -295,12 +299,12 @@ class StatementDataConfig(ImageTextDataConfig):
     """
 
     validation_fraction: Share = 0.2
-    """Share of statements held out if a source has no validation split. Statements that share an
-    image, or one of NLVR2's sets of images, stay together."""
+    """Share of statements that is held out if a source has no validation split. Statements with a
+    common image, or with a common set of images in NLVR2, stay in the same split."""
     vocab_size: Vocabulary = 1000
     augmentation: AugmentationConfig = AugmentationConfig()
-    """Augmentation of training images, independent for each image. Validation images are resized to
-    a square without cropping."""
+    """Augmentation of training images, drawn independently for each image. Validation images are
+    resized to a square without cropping."""
     left_column: str | None = None
     """Column of the left image or of its path (null: found by its name)."""
     right_column: str | None = None
@@ -324,13 +328,13 @@ class ImageTextRetrieverConfig(FineTunedConfig):
     """Features that the heads read. "first", as in BEiT-3: the class token of an image, and `<s>`
     of a text. "mean": the mean of an image's patches, and of a text's tokens."""
     temperature: Free[Annotated[float, Interval(ge=0.01, le=1)]] = 0.07
-    """Initial temperature of similarities (0.07 in CLIP and BEiT-3). The temperature is learnt and
-    stays at least 0.01, as in CLIP."""
+    """Initial temperature of similarities (0.07 in CLIP and BEiT-3). The temperature is learned and
+    never below 0.01, as in CLIP."""
 
 
 @configuration
 class ImageCaptionerConfig(FineTunedConfig):
-    """Encoder of an image and a left-to-right text, with a head over the vocabulary."""
+    """Encoder of an image and a text with a left-to-right mask, with a head over the vocabulary."""
 
     label_smoothing: Free[Dropout] = 0.1
     """Label smoothing in training (0.1 in BEiT-3's released fine-tuning)."""
@@ -340,7 +344,7 @@ class ImageCaptionerConfig(FineTunedConfig):
 
 @configuration
 class RetrievalDataConfig(CaptionDataConfig):
-    """Images with captions; the other pairs of a batch are the negatives of a pair."""
+    """Images with captions. The negatives of a pair are the other pairs of the batch."""
 
     @rule
     def _pairs_are_unlike(self) -> Iterator[str]:
@@ -350,8 +354,8 @@ class RetrievalDataConfig(CaptionDataConfig):
 
 @configuration
 class CaptioningDataConfig(CaptionDataConfig):
-    """Images with captions, and the masking of captions."""
+    """Images with captions, and the masking of the captions."""
 
     mask_ratio: Part = 0.7
-    """Share of a caption's tokens, including `</s>`, that is masked (0.7 in BEiT-3's released
+    """Share of the tokens of a caption, including `</s>`, that is masked (0.7 in BEiT-3's released
     fine-tuning). At least one token is masked."""
