@@ -1,4 +1,4 @@
-"""Figures of vision-language models: attention of words, captions, retrieval."""
+"""Figures of vision-language models: attention of words to patches, captions, and retrieval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUERIES, RETRIEVED = 4, 3
 
 
 def some_rows(task: PairTask) -> np.ndarray:
-    """Return some validation rows with different texts that have words, int64."""
+    """Return a few validation rows whose texts differ and have words, int64."""
     texts, tokens = task.splits.validation.values(task.column), task.validation_tokens
     first: dict[str, int] = {}
     for row in evaluation_order(len(tokens))[:SEARCHED_ROWS].tolist():
@@ -45,10 +45,10 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Draw the attention of some texts' words to the images; return [] if there are no texts.
+    """Draw the attention of words to image patches, for a few texts; [] if there are no texts.
 
-    `heading` returns a heading, given a validation row and the number of the model's answer.
-    `sides` are the names of the images in each row.
+    `heading` is called with a validation row and the index of the model's answer. It returns a
+    heading. `sides` are the names of the images in each row.
     """
     rows, config = some_rows(task), model.config
     if not len(rows):
@@ -84,9 +84,9 @@ def attention_figure(
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation rows with their text, the model's answer and the right answer. The image is "
-        "followed by a copy for each word, in which patches are darker the less attention the word "
-        f"gives them. Attention is the mean of all heads of layer {layer + 1} of {config.layers}. "
+        "Validation rows with their text, the model's answer and the right answer. After the image "
+        "comes a copy for each word. In the copy, patches with less attention from the word are "
+        f"darker. Attention is the mean of all heads of layer {layer + 1} of {config.layers}. "
         f"{share:.0%} of these words' attention goes to patches, the rest to words and the class "
         f"token.{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
     )
@@ -95,7 +95,7 @@ def attention_figure(
 
 
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Darken patches by lack of attention; return uint8 (height, width, channels)."""
+    """Darken patches with little attention. Return an image, uint8 (height, width, channels)."""
     shares = weights / max(float(weights.max()), 1e-9)
     down, across = image.shape[0] // weights.shape[0], image.shape[1] // weights.shape[1]
     light = DARKEST + (1 - DARKEST) * shares.repeat(down, 0).repeat(across, 1)
@@ -103,7 +103,7 @@ def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def readable_rows(rows: ImageSplit) -> list[int]:
-    """Return some rows with a readable image, always the same ones."""
+    """Return a few rows with a readable image, the same ones in every call."""
     found: list[int] = []
     for row in evaluation_order(len(rows)).tolist():
         with suppress(BrokenImage):

@@ -1,6 +1,6 @@
-"""Base classes of vision-language fine-tuning: pre-trained encoders, pairs, captions.
+"""Base classes of vision-language fine-tuning: pre-trained encoders, pairs and captions.
 
-A pre-trained run may also be a folder that `magneto export` or `magneto convert` wrote.
+A folder that `magneto export` or `magneto convert` wrote can take the place of a pre-trained run.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ SHARED_FIELDS = frozenset(
     [*(field.name for field in fields(MultiwayConfig)), "patch_size", "channels", "embedding_scale"]
 ) - {"max_length"}
 NO_ANSWER = -1
-"""Number in place of an answer if the image could not be read; it is never right."""
+"""Index of the answer if the image could not be read. It never counts as right."""
 
 
 def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
-    """Return the path of the pre-trained run's tokenizer, and its normalisation."""
+    """Return the path of the pre-trained run's tokenizer, and the run's normalisation of images."""
     run = pretrained_run(config)
     if not is_exported(run):
         held_config(run)
@@ -76,11 +76,14 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
 
 
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:
-    """Return the pre-trained run's encoder weights by the model's names, and a summary of them.
+    """Return the encoder weights of the pre-trained run, and a summary of what was loaded.
 
-    Positions are interpolated. The model's attribute `encoder` is its encoder. Only the model's
-    shapes are used, so it may be on the "meta" device. A run without an encoder, or with one of
-    other shapes, raises ValueError.
+    Names are those of `model`, which must have its encoder as attribute `encoder`. Positions are
+    interpolated to the model's shapes. The model's values are not used, so it may be on the "meta"
+    device.
+
+    Raises:
+        ValueError: If the run has no encoder, or an encoder of other shapes.
     """
     run = pretrained_run(config)
     held = held_config(run)
@@ -108,12 +111,12 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
 
 
 def is_exported(folder: Path) -> bool:
-    """Return whether a folder is an exported or converted model, not a run."""
+    """Return whether a folder is an exported or converted model rather than a run."""
     return (folder / CONFIG).is_file() and not (folder / "recipe.yaml").is_file()
 
 
 def held_config(run: Path) -> Any:
-    """Return the configuration of a run's model, or of an exported encoder."""
+    """Return the configuration of the model in a run or in an exported folder."""
     if not is_exported(run):
         held = resolved_recipe(run, {}).model
         if not isinstance(held, VisionLanguageConfig):
@@ -133,10 +136,12 @@ def exported_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 class FineTunedTask(ImageTextTask):
-    """Task whose model can be initialised from the encoder of another run: a `FineTunedConfig`.
+    """Base of tasks whose model can be initialised from the encoder of another run.
+
+    The model's configuration must be a `FineTunedConfig`.
 
     Attributes:
-        images_together: Number of images that each text has.
+        images_together: Number of images of each text.
     """
 
     higher_is_better = True
@@ -145,7 +150,7 @@ class FineTunedTask(ImageTextTask):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer; "auto" becomes that of the pre-trained run, if there is one."""
+        """Name of the tokenizer. "auto" is replaced by the pre-trained run's tokenizer or "bpe"."""
         name, begun = self.data_config.tokenizer, self.model_config.pretrained
         if name == "auto":
             return pretrained_inputs(self.model_config)[0] if begun else "bpe"
@@ -170,7 +175,7 @@ class FineTunedTask(ImageTextTask):
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
     def _derived_length(self) -> int:
-        """Return a length for the training texts, at most the positions of a pre-trained run."""
+        """Return a length that fits the training texts, at most that of the pre-trained run."""
         run, texts = self.shared_input(), list(self.training_texts())
         most = run[1].max_length if run else self.model_config.longest_text
         sample = [texts[number] for number in evenly_spaced(len(texts), LENGTH_SAMPLE)]
@@ -196,10 +201,10 @@ class FineTunedTask(ImageTextTask):
 
     @abstractmethod
     def tokenise(self, split: str, rows: ImageSplit) -> Any:
-        """Return the tokens of the text or texts of each row."""
+        """Return, for each row, the tokens of its text or of its texts."""
 
     def transform(self, augmentation: AugmentationConfig | None = None) -> Transform:
-        """Return the function from a picture to the model's input."""
+        """Return a function that transforms a picture into the model's input."""
         return WholeImage(self.input_format, augmentation)
 
     @cached_property
@@ -217,16 +222,16 @@ class FineTunedTask(ImageTextTask):
         return evaluation_images(held, self.transform(), blank, EVALUATION_BATCH, finish)
 
     def validation_rows(self, limit: int | None = None) -> np.ndarray:
-        """Return the rows of the first `limit` validation batches (default: all), in order."""
+        """Return the indices of rows in the first `limit` validation batches (None: all)."""
         return np.concatenate([*islice(self.validation_batches().plans, limit)])
 
     @abstractmethod
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add texts and targets to "images", "rows" and "broken" of validation rows."""
+        """Add texts and targets to a validation batch with "images", "rows" and "broken"."""
 
     @cached_property
     def suffix(self) -> list[int]:
-        """Tokens between a text's words and `</s>`: a mask token or nothing."""
+        """Tokens between a text's words and `</s>`: one mask token, or []."""
         if not self.model_config.ends_in_mask:
             return []
         if self.tokenizer.mask is None:
@@ -239,7 +244,10 @@ class FineTunedTask(ImageTextTask):
         return self.model_config.max_length - 2 - len(self.suffix)
 
     def framed(self, split: str, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return each text's truncated tokens from `<s>` to `</s>`, with `suffix` before `</s>`."""
+        """Return the tokens of each text from `<s>` to `</s>`, truncated, with `suffix` at the end.
+
+        A message says how many texts of the split were truncated.
+        """
         different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
         encoded = dict(zip(different, self.tokenizer.encode(different), strict=True))
         known = {text: frame_text(tokens, self.tokenizer, longest, self.suffix)
@@ -264,11 +272,11 @@ class FineTunedTask(ImageTextTask):
 
 
 class PairTask(FineTunedTask):
-    """Task whose model reads a text with its images and chooses a label.
+    """Base of tasks whose model reads a text with its images and chooses a label.
 
     Attributes:
-        column: Column of the text, which is also the value of `data.input` for the text alone.
-        credit: Name of `credits` in logs and scores.
+        column: Column of the text. `data.input` has this value if the model reads only the text.
+        credit: Name in logs and scores of the result of `credits`.
     """
 
     primary_metric = "accuracy"
@@ -290,19 +298,19 @@ class PairTask(FineTunedTask):
 
     @abstractmethod
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
-        """Return the targets of rows."""
+        """Return the targets of training rows, or of validation rows if `validation`."""
 
     @abstractmethod
     def blank_targets(self, count: int) -> Tensor:
-        """Return targets for `dummy_batch`."""
+        """Return `count` targets for `dummy_batch`."""
 
     @abstractmethod
     def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss, summed over the rows."""
+        """Return the loss in nats, summed over the rows."""
 
     @abstractmethod
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the score of the most probable answer of each row, (rows,)."""
+        """Return the score of each row's most probable label, (rows,)."""
 
     def finish(self, seed: int) -> Finish:
         tokens = self.train_tokens
@@ -321,9 +329,10 @@ class PairTask(FineTunedTask):
     def _beside(
         self, batch: dict[str, Any], texts: Sequence[np.ndarray], targets: Tensor
     ) -> dict[str, Any]:
-        """Return a batch with "samples", each image with its text, and "targets".
+        """Return a batch with "samples" (pairs of each image with its text) and "targets".
 
-        "images" are (rows * images_together, channels, height, width), left before right.
+        "images" are (rows * images_together, channels, height, width). Of two images of a row, the
+        left one comes first.
         """
         paired = [text for text in texts for _ in range(self.images_together)]
         return {
@@ -342,7 +351,10 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Log the credit, and the share of rows that replace "broken" ones."""
+        """Return the loss. It logs the credit and "broken", the share of rows that replace others.
+
+        A row is replaced if its image cannot be read.
+        """
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),
                 "broken": batch["broken"].sum()}  # fmt: skip
@@ -362,7 +374,7 @@ class PairTask(FineTunedTask):
 
     @abstractmethod
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the names of the labels, and their probabilities, (rows, labels)."""
+        """Return the names of the labels, and the probabilities of the labels (rows, labels)."""
 
     def framed_whole(self, text: str) -> np.ndarray:
         """Return a text's tokens without truncation; raise ValueError if it is too long."""
@@ -376,8 +388,11 @@ class PairTask(FineTunedTask):
     def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
         """Return the labels of images with texts, the most probable first.
 
-        The `images_together` images of a text follow each other, left before right, and each gets
-        the prediction of the text. A text that is longer than the model allows raises ValueError.
+        `inputs` contains an item for each image. The images of one text must be neighbours, the
+        left one first, and each gets the prediction of the text.
+
+        Raises:
+            ValueError: If a text is longer than the model's `max_length`.
         """
         texts = [self.framed_whole(text) for _, text in inputs]
         samples = join_samples(self.model_config.image_tokens, paired=texts)
@@ -388,13 +403,13 @@ class PairTask(FineTunedTask):
 
 
 class CaptionedTask(FineTunedTask):
-    """Task over images with one caption or more: a `CaptionDataConfig`."""
+    """Base of tasks over images with captions. Their data is a `CaptionDataConfig`."""
 
     words, rows = "captions", "images"
 
     @cached_property
     def splits(self) -> ImageSplits:
-        """Read captioned images; of rendered scenes with the same caption, keep one."""
+        """Images with their captions. Of built-in scenes with the same caption, one is kept."""
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":
             return found
@@ -413,12 +428,12 @@ class CaptionedTask(FineTunedTask):
 
     @property
     def train_captions(self) -> list[np.ndarray]:
-        """Tokens of the caption of each row of `training_rows`."""
+        """Tokens of each caption, in the order of `training_rows`."""
         return [tokens for own in self.train_tokens for tokens in own]
 
 
 def distinct(rows: ImageSplit) -> ImageSplit:
-    """Return the first row of each different set of captions."""
+    """Return rows with different captions: of rows with the same captions, only the first."""
     captions = rows.values("captions")
     first = {own: row for row, own in reversed([*enumerate(captions)])}
     return rows.take(np.array(sorted(first.values()), np.int64))

@@ -1,6 +1,7 @@
-"""Multiway encoder of images, texts and pairs, and the model of each task on top of it.
+"""Multiway encoder of images, texts and image-text pairs, and the tasks' models with this encoder.
 
-A model's `pooling` names the features that its head reads; see `magneto.vision_language.config`.
+The field `pooling` of a model's configuration names the features that its head reads (see
+`magneto.vision_language.config`).
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ ANSWERS = ("False", "True")
 LARGEST_SCALE = 100.0
 
 Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
-"""Function of the image features, text features and samples of a batch. It returns a pooled vector
-of each image, or of each text."""
+"""Function that pools features. Its arguments are the image features, the text features and the
+samples of a batch. It returns a vector for each image, or for each text."""
 
 
 class VisionEmbedding(nn.Module):
-    """Embedding of images: patches, a class token before them, learned positions."""
+    """Embedding of images: a class token, then the patches, with learned positions."""
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None) -> None:
         super().__init__()
@@ -61,9 +62,10 @@ class VisionEmbedding(nn.Module):
         self.positions = VectorTable(config.image_tokens, width, std=width**-0.5)
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return the vectors of images.
+        """Return the vectors (images * image_tokens, width) of images.
 
-        Images are (images, channels, height, width), vectors (images * image_tokens, width).
+        `images` is (images, channels, height, width). `hidden` is True for a masked patch, (images,
+        patches).
         """
         patches = self.patches(images)
         if self.mask_token is not None:
@@ -74,7 +76,7 @@ class VisionEmbedding(nn.Module):
 
 
 class PackedTextEmbedding(nn.Module):
-    """Embedding of packed tokens with learned positions."""
+    """Embedding of packed text tokens, with learned positions."""
 
     def __init__(self, config: VisionLanguageConfig) -> None:
         super().__init__()
@@ -87,13 +89,14 @@ class PackedTextEmbedding(nn.Module):
 
 
 class VisionLanguageEncoder(nn.Module):
-    """Embeddings of images and texts, and the Multiway Transformer over both.
+    """Embeddings of images and texts, and the Multiway Transformer that reads both.
 
-    Models that can be initialised from a pre-trained encoder have it as attribute `encoder`.
+    A model must have this encoder as attribute `encoder` to be initialised from a pre-trained one.
 
     Args:
-        config: Configuration with `vocab_size`.
-        mask_token: Module that replaces masked patches; a `MaskToken` in pre-training.
+        config: Configuration in which `vocab_size` is set.
+        mask_token: Module that replaces masked patches, which is a `MaskToken` in pre-training.
+            None: patches are never masked.
     """
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:
@@ -107,32 +110,32 @@ class VisionLanguageEncoder(nn.Module):
             self.transformer.final_norm = nn.ModuleDict({name: FastIdentity() for name in names})
 
     def forward(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Encode the samples of a batch: first images alone, then pairs, then texts alone.
+        """Encode the samples of a batch.
 
         Args:
-            images: Images without a text, then those of pairs (images, channels, height, width);
-                there may be none.
-            samples: Texts and packing of the samples; see `join_samples`.
-            hidden: Boolean, (images, patches): True for a masked patch. None: no masking.
+            images: First the images without a text, then the images of pairs, (images, channels,
+                height, width). There may be none.
+            samples: Texts, and packing of images, pairs and texts (see `join_samples`).
+            hidden: True for a masked patch, boolean (images, patches). None: no patch is masked.
 
         Returns:
-            Features of the class token and patches of each image (vision tokens, width), and
-            features of the texts (language tokens, width).
+            Features of the images (vision tokens, width), which are the class token and the patches
+            of one image after another, and features of the texts (language tokens, width).
         """
         vision, language = self.embed(images, samples, hidden)
         return self.transformer(vision, language, samples.packing)
 
     def embed(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Return the Transformer's input of both modalities, each of shape (tokens, width)."""
+        """Return the Transformer's inputs for images and texts, each of shape (tokens, width)."""
         return self.vision_embedding(images, hidden), self.text_embedding(samples)
 
     @torch.no_grad()
     def attention_weights(self, images: Tensor, samples: Samples, layer: int = -1) -> Tensor:
-        """Return the attention weights of a layer, counted from 0.
+        """Return the attention weights of a layer. Layers count from 0; -1 is the last one.
 
-        The weights are (samples, heads, length, length), queries by keys. In a pair the
-        `image_tokens` of the image come first, beginning with the class token, and the words
-        follow.
+        The weights are (samples, heads, queries, keys). Both queries and keys are the tokens of a
+        sample. In a pair, the `image_tokens` tokens of the image come first, beginning with the
+        class token. The tokens of the text follow.
         """
         layer = layer % len(self.transformer.layers)
         vision, language = self.embed(images, samples)
@@ -142,10 +145,13 @@ class VisionLanguageEncoder(nn.Module):
 def interpolate_positions(
     state: Mapping[str, Tensor], old: VisionLanguageConfig, new: VisionLanguageConfig
 ) -> dict[str, Tensor]:
-    """Return an encoder's tensors for another image size or shorter texts; ValueError for longer.
+    """Return the tensors of an encoder, with positions for another image size or shorter texts.
 
-    Positions of patches are interpolated (bicubic) as in the released BEiT-3; that of the class
-    token is unchanged. The first `max_length` positions of words are used.
+    Position embeddings of patches are interpolated (bicubic) as in the released BEiT-3. That of the
+    class token is unchanged. Of text positions, the first `new.max_length` are used.
+
+    Raises:
+        ValueError: If texts of `new` are longer than those of `old`.
     """
     if new.max_length > old.max_length:
         raise ValueError(f"its texts have at most {old.max_length} tokens: give "
@@ -160,7 +166,7 @@ def interpolate_positions(
 
 
 def first_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the feature of each image's class token (images, width)."""
+    """Return the feature of each image's class token, (images, width)."""
     return vision.index_select(0, samples.image_starts)
 
 
@@ -189,7 +195,7 @@ def mask_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
 
 
 def pool_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> Tensor:
-    """Return the pooled features of each pair of image and text, (pairs, parts * width)."""
+    """Return the pooled features of each image-text pair, concatenated (pairs, parts * width)."""
     vision, language = streams
     read = torch.cat([part(vision, language, samples) for part in parts], dim=-1)
     # The head may leave a modality unread. The empty sum gives that modality's top layer gradients
@@ -198,7 +204,7 @@ def pool_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> 
 
 
 class MaskedDataModel(nn.Module):
-    """Pre-training model: an encoder, and two linear heads at masked positions."""
+    """Pre-training model: an encoder, and linear heads for masked patches and for masked words."""
 
     def __init__(self, config: MaskedDataModelConfig) -> None:
         super().__init__()
@@ -216,17 +222,19 @@ class MaskedDataModel(nn.Module):
         codes: Tensor | None = None,
         words: Tensor | None = None,
     ) -> Any:
-        """Return logits; if both targets are given, return losses and compute logits in chunks.
+        """Return logits, or losses if both `codes` and `words` are given.
+
+        For losses, logits are computed in chunks.
 
         Args:
             images: Images (images, channels, height, width).
             masked: Samples with their masked patches and words.
-            codes: Codes of the masked patches (masked patches,); -100 for a patch without a target.
-            words: Tokens of the masked words (masked words,); -100 for a word without a target.
+            codes: Target code of each masked patch (masked patches,); -100 for no target.
+            words: Target token of each masked word (masked words,); -100 for no target.
 
         Returns:
-            Logits (masked patches, codes) and (masked words, vocab_size), or the summed
-            cross-entropies of both.
+            Logits of the patches (masked patches, codes) and of the words (masked words,
+            vocab_size); or the summed cross-entropies of the patches and of the words.
         """
         vision, language = self.encoder(images, masked.samples, masked.hidden)
         # A class token precedes each image's patches.
@@ -244,9 +252,10 @@ class MaskedDataModel(nn.Module):
 
 
 class QuestionAnswerer(nn.Module):
-    """BEiT-3's model of visual question answering: encoder, pooler, answer head.
+    """BEiT-3's model of visual question answering: encoder, pooler and answer head.
 
-    In BEiT-3 the head reads the image's class token; see `QuestionAnsweringConfig.pooling`.
+    In BEiT-3 the pooler reads the feature of the image's class token. The field `pooling` of the
+    configuration selects another feature.
     """
 
     def __init__(self, config: QuestionAnsweringConfig) -> None:
@@ -277,9 +286,9 @@ class QuestionAnswerer(nn.Module):
 class VisualReasoner(nn.Module):
     """BEiT-3's model of visual reasoning about two images.
 
-    The encoder reads the statement with each image separately. The head reads the pooled features
-    of both pairs (`VisualReasonerConfig.pooling`). The head has a norm, a linear layer to
-    2 x width, a norm, GELU, and a linear layer to two logits.
+    The encoder reads the statement with the left image, and separately with the right image. The
+    head reads the pooled features of both pairs (`VisualReasonerConfig.pooling`). It consists of a
+    norm, a linear layer to 2 x width, a norm, GELU, and a linear layer to two logits.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
@@ -301,16 +310,17 @@ class VisualReasoner(nn.Module):
         )
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
-        """Return logits (statements, 2) of false and true.
+        """Return the logits of false and true, (statements, 2).
 
-        The two images of a statement follow each other, each with the statement in `samples`.
+        The images of a statement are neighbours, the left one first. `samples` contains the
+        statement twice, once for each image.
         """
         read = pool_pairs(self.parts, self.encoder(images, samples), samples)
         return self.head(read.unflatten(0, (-1, IMAGES)).flatten(1))
 
 
 class SimilarityScale(nn.Module):
-    """Learned scale of similarities, parametrised by its logarithm."""
+    """Learned scale of similarities. Its parameter is the logarithm of the scale."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -322,15 +332,15 @@ class SimilarityScale(nn.Module):
         nn.init.constant_(self.logarithm, -math.log(self.temperature))
 
     def forward(self) -> Tensor:
-        """Return the scale, a scalar, initially 1 / temperature."""
+        """Return the scale, a scalar. Its initial value is 1 / temperature."""
         return self.logarithm.float().clamp(max=math.log(LARGEST_SCALE)).exp()
 
 
 class ImageTextRetriever(nn.Module):
-    """BEiT-3's dual encoder: images alone and texts alone, with a linear head for each.
+    """BEiT-3's dual encoder: it reads images and texts separately, and has a linear head for each.
 
-    The heads read the class token and `<s>`, or the means of image and text; see
-    `ImageTextRetrieverConfig.pooling`.
+    The heads read the features of the class token and of `<s>`, or the mean features of the image
+    and of the text (`ImageTextRetrieverConfig.pooling`).
     """
 
     def __init__(self, config: ImageTextRetrieverConfig) -> None:
@@ -348,10 +358,10 @@ class ImageTextRetriever(nn.Module):
         self.scale = SimilarityScale(config.temperature)
 
     def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
-        """Return embeddings of images, (images, width), and texts, (texts, width), and the scale.
+        """Return the embeddings of images (images, width) and texts (texts, width), and the scale.
 
-        Embeddings are float32, of length 1. Each image and each text is a sample of its own in
-        `samples`.
+        Embeddings are float32 and have length 1. `samples` contains no pairs: each image and each
+        text is a separate sample.
         """
         vision, language = self.encoder(images, samples)
         of_images, of_texts = (part(vision, language, samples) for part in self.parts)
@@ -360,10 +370,11 @@ class ImageTextRetriever(nn.Module):
 
 
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
-    """Return the contrastive loss of each pair: the mean of both directions' cross-entropy.
+    """Return the contrastive loss of each pair in nats, (pairs,).
 
-    Embeddings of images and texts are (pairs, width), of length 1. Text i belongs only to image i.
-    The losses (pairs,) are in nats.
+    It is the mean of two cross-entropies: of the text given the image, and of the image given the
+    text. `images` and `texts` are embeddings of length 1, (pairs, width). Text i belongs only to
+    image i.
     """
     with without_autocast(images):
         logits = scale * images @ texts.T
@@ -373,7 +384,7 @@ def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
 
 
 class ImageCaptioner(nn.Module):
-    """Captioner: an encoder, and a linear head over the vocabulary at masked positions."""
+    """Captioning model: an encoder, and a linear head that predicts masked words."""
 
     def __init__(self, config: ImageCaptionerConfig) -> None:
         super().__init__()
@@ -385,10 +396,10 @@ class ImageCaptioner(nn.Module):
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits (words, vocab_size); if targets (words,) are given, return the summed loss.
+        """Return logits (words, vocab_size), or the summed loss if `targets` (words,) are given.
 
-        The pairs in `samples` are packed by `left_to_right`. `words` are the indices of the masked
-        words among the language tokens. Logits for the loss are computed in chunks.
+        Pack the pairs in `samples` with `left_to_right`. `words` are the indices of the masked
+        words among the language tokens. For the loss, logits are computed in chunks.
         """
         vision, language = self.encoder(images, samples)
         # The head does not read the image's features. The product with 0 gives the image's experts
