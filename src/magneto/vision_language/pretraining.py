@@ -72,14 +72,14 @@ COUNTED_BATCHES = 16
 
 @dataclass(frozen=True)
 class ClosedTexts:
-    """Concatenated tokens of texts, maybe mapped from disk, each followed by the end token."""
+    """Concatenated tokens of texts. An end token follows each text."""
 
     tokens: np.ndarray
     end: int
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Positions of the end tokens (texts,)."""
+        """Positions of the end tokens in `tokens`, (texts,)."""
         return np.flatnonzero(self.tokens == self.end)
 
     def text(self, number: int) -> np.ndarray:
@@ -96,9 +96,11 @@ def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
 def mask_words(
     masking: Masking, ratio: float, row: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask a share of a text's tokens, at least one token and no special token.
+    """Mask a share of the tokens of a text, at least one. Special tokens are never masked.
 
-    Returns the masked text, and the target of each position or `IGNORED`, both (length,).
+    Returns:
+        The masked text, and the target of each position, both (length,). The target of a position
+        that is not masked is `IGNORED`.
     """
     most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
@@ -109,16 +111,17 @@ def mask_words(
 
 
 MaskWords = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
-"""Function `mask_words` with its masking and ratio filled in."""
+"""The function `mask_words` with fixed arguments `masking` and `ratio`."""
 
 
 def image_examples(
     images: ImageSplit, transform: Transform, patches: BlockMasking, blank: np.ndarray | None = None
 ) -> Example:
-    """Return a function from an image's index to "images", masked "patches" and "blank".
+    """Return a function that makes the example of an image from its index.
 
-    `blank` replaces a broken image, of which no patch is predicted. If `blank` is None, a broken
-    image raises `BrokenImage`.
+    An example has "images" (one image), "patches" (indices of masked patches) and "blank" (whether
+    the image is broken). The argument `blank` is an image that replaces a broken one. No patch of
+    it is predicted. If the argument is None, a broken image raises `BrokenImage`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -134,9 +137,10 @@ def image_examples(
 
 
 def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) -> Example:
-    """Return a function from a sequence's index to "seen" and "targets", both (length,).
+    """Return a function that makes the example of a sequence from its index.
 
-    Sequences are consecutive pieces of the texts, each after `<s>` (begin).
+    A sequence is `<s>` (the argument `begin`) and the next `length - 1` tokens of the texts. An
+    example has the masked tokens, "seen", and "targets", both (length,).
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -150,9 +154,11 @@ def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) 
 def pair_examples(
     of_image: Example, texts: ClosedTexts, begin: int, longest: int, mask: MaskWords
 ) -> Example:
-    """Return a function from a pair's index to its image's example, "seen", "targets" and "length".
+    """Return a function that makes the example of an image-text pair from its index.
 
-    A text is `<s>` (begin), its tokens and `</s>`, truncated or padded to `longest`.
+    An example has the entries of the image's example, the masked tokens, "seen", and "targets",
+    both (longest,), and "length". A text consists of `<s>` (the argument `begin`), its tokens and
+    `</s>`. It is truncated or padded to `longest`; "length" is its length without padding.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -169,10 +175,15 @@ def pair_examples(
 
 
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-    """Return a batch, given collated examples of each stream in `PARTS`, by the stream's name.
+    """Join the collated examples of each stream in `PARTS` to a batch.
 
-    "images" are images alone, then those of pairs. "masked" is a `MaskedSamples`. "words" are the
-    targets of masked words (masked words,), and "blank" is boolean (images,).
+    Returns:
+        A batch with these entries:
+
+        - "images": first images without a text, then the images of pairs.
+        - "masked": a `MaskedSamples`.
+        - "words": targets of the masked words (masked words,).
+        - "blank": whether the image is broken, boolean (images,).
     """
     images, texts, pairs = (pieces[name] for name in PARTS)
     lengths = pairs["length"].tolist()
@@ -202,7 +213,10 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Stack the examples of some indices, maybe none, with the same randomness in every run."""
+    """Collate the examples of the indices in `numbers`, which may be empty.
+
+    Each example has the same random masks in every run.
+    """
     rows = [
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])
@@ -211,7 +225,11 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
 
 
 def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
-    """Return the numbers of images, texts and pairs in a batch, which the shares must divide."""
+    """Return the numbers of images, texts and pairs in a batch.
+
+    Raises:
+        ValueError: If the batch size is not a multiple of the sum of the shares.
+    """
     whole = sum(shares)
     if batch_size % whole:
         nearest = max(whole, round(batch_size / whole) * whole)
@@ -221,11 +239,11 @@ def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
 
 
 class MaskedDataModelling(CodePrediction, ImageTextTask):
-    """Masked data modelling with a `MaskedDataModel`; losses are in nats per masked patch or word.
+    """Masked data modelling with a `MaskedDataModel`. Losses are in nats per masked patch or word.
 
-    The codes of patches come from a frozen image tokenizer, which reads the unmasked images. Data
-    of each kind is listed and tokenised on first use. `text_length` is the length in tokens of a
-    text without an image, and `paired_text_length` the largest length of a text with an image.
+    A frozen image tokenizer reads the unmasked images and gives the codes of patches. Images, texts
+    and pairs are read on first use. `text_length` is the length in tokens of a sequence of text
+    without an image. `paired_text_length` is the maximum length in tokens of a text with an image.
     """
 
     unit = "tokens"
@@ -239,7 +257,11 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         self.paired_text_length = self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
-        """Return the field `name` of the data (default: `max_length`); ValueError if above that."""
+        """Return the value of a `data` field. null is replaced by the model's `max_length`.
+
+        Raises:
+            ValueError: If the value is above `max_length`.
+        """
         most, wanted = self.model_config.max_length, getattr(self.data_config, name)
         if wanted is not None and wanted > most:
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
@@ -292,7 +314,11 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Tokens of training and validation texts without an image."""
+        """Tokens of the training texts and of the validation texts without an image.
+
+        Raises:
+            ValueError: If there are too few tokens for one sequence.
+        """
         data, tokenizer, length = self.data_config, self.tokenizer, self.text_length
         if data.text_source is None:
             train, validation = self.paired_texts
@@ -321,7 +347,11 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def masking(self) -> Masking:
-        """Masking of words; ValueError if the tokenizer has no mask token."""
+        """Masking of words.
+
+        Raises:
+            ValueError: If the tokenizer has no mask token.
+        """
         from magneto.language.masked_lm import Masking
 
         data = self.data_config
@@ -366,10 +396,10 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     def examples(
         self, split: int, augmented: Mapping[str, AugmentationConfig] | None = None
     ) -> dict[str, tuple[int, Example, OnBroken]]:
-        """Return number of examples, example function and error callback of each stream.
+        """Return the number of examples of each stream, its example function, and a callback.
 
-        `augmented` has the augmentations of images by stream. None: images are cropped in the
-        centre, and a blank image replaces a broken one.
+        The callback records a broken image. `augmented` contains the augmentation of images, by
+        stream. None: images are cropped in the centre, and a blank image replaces a broken one.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split]}
@@ -391,7 +421,10 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         }
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images, texts and pairs, each shuffled by itself and masked anew."""
+        """Return a stream of batches of images, texts and pairs.
+
+        Images, texts and pairs are shuffled separately. Every epoch has other masks.
+        """
         config = self.data_config
         sizes = stream_sizes(batch_size, config.batch_shares)
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
@@ -405,7 +438,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return join_streams(streams, partial(join_examples, self.model_config.image_tokens))
 
     def fixed_batches(self, split: int) -> LazyBatches:
-        """Return batches of a split, always in the same random order with the same masks."""
+        """Return the batches of a split, with the same random order and masks in every call."""
         made = self.examples(split)
         counts = [count for count, _, _ in made.values()]
         number = -(-max(counts) // EVALUATION_BATCH)

@@ -1,14 +1,14 @@
-"""Visual question answering: a question about an image has an answer from a list.
+"""Visual question answering: the answer to a question about an image is chosen from a list.
 
-Questions come from VQA v2's files, from any table, or are about rendered scenes. VQA v2's files are
-questions and annotations in JSON, and COCO's images:
+Questions are read from VQA v2's files or from a table, or they are about the built-in scenes. VQA
+v2's files are questions and annotations in JSON, and COCO's images:
 
     FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in FOLDER/vqa/, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
 
-The files of val2014, test2015 and test-dev2015 have the same form. test2015 and test-dev2015
-have the same images and no annotations.
+The files of val2014, test2015 and test-dev2015 have names of the same form. test-dev2015 uses
+images of test2015. These two splits have no annotations.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
 ANNOTATED = ("train2014", "val2014")
 WITHOUT_ANSWERS = ("test-dev2015", "test2015")
 LEAST = 9
-"""Smallest number of occurrences of an answer in VQA v2's answer list."""
+"""VQA v2's answer list has the majority answers to at least this many questions."""
 COLUMNS = ("image", "question", "answers", "majority", "kind", "id")
 ANSWERS_FILE, HELD_OUT_FILE = "answers.json", "validation-images.json"
-"""Names of the files of the answer list and of validation images in a run's assets."""
+"""Names of two files in a run's assets: the answer list, and the validation images."""
 # Folder of the images that "held_out" divides into training and validation images.
 DIVIDED = "val2014/"
 
@@ -87,12 +87,12 @@ UNKNOWN_VALIDATION = "validation questions without a right answer in the list (t
 
 @dataclass(frozen=True, kw_only=True)
 class Questions(ImageSplits):
-    """Questions with columns "question", "answers", "majority", "kind" and "id".
+    """Training and validation questions: columns "question", "answers", "majority", "kind", "id".
 
-    Training questions have an image and an answer in the list. Targets are those of
-    `gather_targets`. `answerable` is True for a validation question for which an answer of the list
-    scores above 0. `coverage` has the shares of the annotators' answers to training questions that
-    are in the list, by the look-ups "raw" and "normalised".
+    Every training question has an image and an answer in the answer list. Targets are those of
+    `gather_targets`. `answerable` is True for a validation question if an answer of the list scores
+    above 0. `coverage` is the share of the annotators' answers to training questions that is in the
+    list, for the look-ups "raw" and "normalised".
     """
 
     answers: list[str]
@@ -103,7 +103,7 @@ class Questions(ImageSplits):
 
     @cached_property
     def answered(self) -> bool:
-        """Whether the validation questions have answers, as all but VQA v2's test sets do."""
+        """Whether the validation questions have answers. Only VQA v2's test sets have none."""
         return any(self.validation.values("answers"))
 
     def describe(self, rows: str = "questions") -> str:
@@ -120,7 +120,7 @@ class Questions(ImageSplits):
 
 
 class QuestionAnswering(PairTask):
-    """Visual question answering; the loss is binary cross-entropy in nats per question."""
+    """Visual question answering. The loss is the binary cross-entropy in nats per question."""
 
     unit = words = rows = "questions"
     column, credit = "question", "soft_score"
@@ -145,7 +145,11 @@ class QuestionAnswering(PairTask):
             raise ValueError(without_answers(self.data_config.validation_split))
 
     def check(self) -> None:
-        """Check answers and pre-trained run, and that a run is not evaluated on training images."""
+        """Check the number of answers, the pre-trained run and the validation images.
+
+        Raises:
+            ValueError: If one of them does not fit, or if validation images are training images.
+        """
         if self.data_config.held_out is not None:
             measured = image_keys(self.splits.validation)
             check_held_out(self.data_config, measured, self._progress)
@@ -183,12 +187,12 @@ class QuestionAnswering(PairTask):
         return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the official accuracy, of all questions and by type of answer, and the loss.
+        """Return the loss, and the official accuracy of all questions and of each type of answer.
 
         "soft_score" is the validation score of BEiT-3's released code: the mean target of the
-        predicted answers. The targets depend on the look-up. "unknown" is the share of questions
-        for which every answer of the list scores 0. Without public answers the metrics are only
-        "questions" and "broken".
+        predicted answers. The targets depend on the field `answer_lookup`. "unknown" is the share
+        of questions for which every answer of the list scores 0. If the questions have no public
+        answers, the only metrics are "questions" and "broken".
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
@@ -202,7 +206,10 @@ class QuestionAnswering(PairTask):
         return {**found, **shares, "unknown": unknown, **broken}
 
     def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
-        """Return pairs of question id and answer of an evaluation; a missing answer is ""."""
+        """Return the question id and the predicted answer of each question in an evaluation.
+
+        If the image could not be read, the answer is "".
+        """
         ids = self.splits.validation.values("id")
         pairs = sorted(zip(*self._given(predictions), strict=True), key=lambda pair: pair[0])
         return [(ids[row], answer or "") for row, answer in pairs]
@@ -212,9 +219,10 @@ class QuestionAnswering(PairTask):
         return rows, [None if n == NO_ANSWER else self.answers[n] for n in numbers]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the most frequent answer to the same words; none for a test split.
+        """Return the metrics of a question-only baseline; {} for questions without public answers.
 
-        The loss is the one of always predicting the mean targets.
+        The baseline gives the most frequent answer to training questions of the same words. "loss"
+        is the loss of predicting the mean targets for every question.
         """
         found = self.splits
         if not found.answered:
@@ -233,10 +241,10 @@ class QuestionAnswering(PairTask):
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(chosen))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the probability of each answer under the condition that exactly one is right.
+        """Return the answers, and their probabilities if exactly one answer is right.
 
-        The model gives each answer the odds exp(logit), independently of the other answers. The
-        conditional probabilities are proportional to these odds.
+        The model gives each answer the odds exp(logit), independently of the other answers. Under
+        this condition the probabilities are proportional to the odds.
         """
         return self.answers, logits.softmax(-1)
 
@@ -264,9 +272,9 @@ def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
 def load_questions(
     config: QuestionAnsweringDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> Questions:
-    """Read training and validation questions, choose the answer list, make the targets.
+    """Read training and validation questions, choose the answer list, and make the targets.
 
-    With a validation split without public answers there are no training questions.
+    If the validation split has no public answers, there are no training questions.
     """
     counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
 
@@ -311,10 +319,10 @@ def load_questions(
 
 
 def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Counts) -> Table:
-    """Return the questions of a table with an image, a question and an answer in each row.
+    """Return the questions of a table whose rows have an image, a question and an answer.
 
-    A list of answers has one for each annotator; a single answer counts as given by all
-    `ANNOTATORS`.
+    An answer may be a list with the answer of each annotator. A single answer counts as the answer
+    of all `ANNOTATORS` annotators.
     """
     words = {"question": config.question_column, "answer": config.answer_column}
     table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
@@ -343,7 +351,11 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Return the annotators' answers from a text, a number, one of VQA's objects, or a list."""
+    """Return the annotators' answers from a table's value.
+
+    The value is an answer or a list of answers. An answer is a text, a number, or an object as in
+    VQA's files.
+    """
     if isinstance(value, dict):
         value = value["answer"]
     if isinstance(value, list | tuple):
@@ -362,8 +374,8 @@ def kind_of(answer: str) -> str:
 def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:
     """Return the answer list of the recipe, or the frequent answers by VQA v2's rule.
 
-    If all annotators of each question agree, as with single answers, the list has the answers as
-    written, because the metric then requires the same spelling.
+    If the annotators of every question agree, as with single answers, the answers of the list are
+    not normalised, because the metric requires the same spelling in this case.
     """
     if config.answers is not None:
         return read_answers(config.answers)
@@ -391,7 +403,7 @@ def file_of(folder: Path, pattern: str, split: str) -> Path:
 
 
 def vqa_folder(source: str) -> Path | None:
-    """Return a source's folder if it has a split of VQA v2, else None."""
+    """Return the source as a folder if it contains a split of VQA v2, else None."""
     if parse_source(source).kind != "path":
         return None
     folder, splits = existing_path(source), (*ANNOTATED, *WITHOUT_ANSWERS)
@@ -402,7 +414,10 @@ def vqa_folder(source: str) -> Path | None:
 def vqa_tables(
     folder: Path, config: QuestionAnsweringDataConfig, counts: Counts
 ) -> dict[str, Table]:
-    """Return VQA v2's tables for `validation_split`; a test split has no training questions."""
+    """Return VQA v2's training and validation questions for the field `validation_split`.
+
+    With a test split there are no training questions.
+    """
     root = existing_path(config.image_folder) if config.image_folder else folder
 
     def table(records: Sequence[Sequence[Any]]) -> Table:
@@ -427,7 +442,7 @@ def vqa_tables(
 
 
 def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]]:
-    """Return a tuple of the values of `COLUMNS` for each question of a split."""
+    """Return the values of `COLUMNS` for each question of a split."""
     path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
     rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
     asked = by_id(rows, path, DUPLICATES, counts)
@@ -452,7 +467,7 @@ def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]
 def by_id(
     rows: Iterable[tuple[int, Any]], path: Path, twice: str, counts: Counts
 ) -> dict[int, Any]:
-    """Return records by question id, and count duplicates."""
+    """Return records by question id. Of duplicates only the first is kept; others are counted."""
     found: dict[int, Any] = {}
     for number, record in rows:
         if number in found:
@@ -463,7 +478,7 @@ def by_id(
 
 
 def question_of(row: Any) -> tuple[int, tuple[int, str]]:
-    """Return question id, image id and text of a record; both ids are whole numbers."""
+    """Return the question id, the image id and the text of a record."""
     number, image = non_negative_integer(row, "question_id"), non_negative_integer(row, "image_id")
     if not isinstance(row.get("question"), str):
         raise BadRecord("no text")
@@ -471,7 +486,7 @@ def question_of(row: Any) -> tuple[int, tuple[int, str]]:
 
 
 def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
-    """Return a record's question id and its annotators' answers, majority answer and type."""
+    """Return the question id of a record, and its annotators' answers, majority answer and type."""
     number = non_negative_integer(row, "question_id")
     answers = tuple(one["answer"] for one in row["answers"])
     majority, kind = row["multiple_choice_answer"], row["answer_type"]
@@ -482,9 +497,10 @@ def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
 
 
 def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
-    """Return reproducible validation images: the `count` ids with the smallest digests.
+    """Return the ids of the held-out images, which depend only on `ids`, `count` and `seed`.
 
-    The digest is BLAKE2b (8 bytes) of the text "SEED:ID", where ID is the image id of COCO.
+    They are the `count` ids with the smallest digests. The digest is BLAKE2b (8 bytes) of the text
+    "SEED:ID", where ID is the image id of COCO.
     """
     ranks = {n: hashlib.blake2b(f"{seed}:{n}".encode(), digest_size=8).digest() for n in ids}
     return set(sorted(ranks, key=ranks.__getitem__)[:count])
@@ -500,8 +516,11 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on its training images.
 
-    On the run's own data this raises ValueError. In another folder, images with the same names may
-    have other questions, so a warning is printed.
+    In another folder than that of the run's data, images with the same names may have other
+    questions. In this case a warning is printed.
+
+    Raises:
+        ValueError: If the images are training images in the run's own data.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

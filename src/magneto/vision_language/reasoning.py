@@ -1,8 +1,9 @@
 """Visual reasoning: classification of a statement about two images as true or false.
 
-Statements come from any table, from rendered scenes, or from NLVR2 (arXiv 1811.00491), which has a
-.json file for each split with a JSON object in each line. An identifier is SPLIT-SET-PAIR-SENTENCE;
-the images are SPLIT-SET-PAIR-img0.png and -img1.png; a label is "True" or "False".
+Statements are read from a table or from NLVR2's files (arXiv 1811.00491), or they are about the
+built-in scenes. NLVR2 has a .json file for each split, with a JSON object in each line. A statement
+has the identifier SPLIT-SET-PAIR-SENTENCE and the label "True" or "False". Its images are
+SPLIT-SET-PAIR-img0.png (left) and SPLIT-SET-PAIR-img1.png (right).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ FILES = {
 
 
 class VisualReasoning(PairTask):
-    """Visual reasoning with a `VisualReasoner`; the loss is in nats per statement."""
+    """Visual reasoning with a `VisualReasoner`. The loss is in nats per statement."""
 
     unit = words = rows = "statements"
     column, credit = "statement", "accuracy"
@@ -91,9 +92,10 @@ class VisualReasoning(PairTask):
         return logits.argmax(-1) == targets
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss", "accuracy" and "consistency", and "broken" statements, if there are any.
+        """Return "loss", "accuracy" and "consistency".
 
-        Statements about an unreadable image count as wrong.
+        A statement about an unreadable image counts as wrong. If there are such statements,
+        "broken" is their number.
         """
         rows, given = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
         sentences = self.splits.validation.take(rows).values("sentence_key")
@@ -128,9 +130,10 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
 
 
 def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
-    """Return the share of sentences whose statements are all classified correctly.
+    """Return the share of sentences all of whose statements are classified correctly.
 
-    `sentences` has the sentence of each statement, and `right` whether its classification is right.
+    `sentences` contains the sentence of each statement. `right` contains whether the statement is
+    classified correctly, boolean (statements,).
     """
     _, number = np.unique(np.array(sentences), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
@@ -140,10 +143,10 @@ def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
 def load_statements(
     config: StatementDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> ImageSplits:
-    """Return statements: "left", "right", "statement", "truth" (1 or 0), "sentence_key", "group".
+    """Return statements with "left" and "right" image, "statement" and "truth" (1 or 0).
 
     Statements that share an image have the same "group", which is held out as a whole. Statements
-    of the same sentence have the same "sentence_key", for `consistency`.
+    with the same sentence have the same "sentence_key", which `consistency` uses.
     """
     counts = Counts()
 
@@ -163,9 +166,10 @@ def load_statements(
 
 
 def statement_files(source: str) -> dict[str, Path]:
-    """Return the files of statements below a folder by split.
+    """Return the files of statements below a folder, by split; {} if there are none.
 
-    The authors' repository also has the older set NLVR, which is ignored beside NLVR2.
+    The repository of NLVR2's authors also contains the older set NLVR. Its files are not used if
+    there are files of NLVR2.
     """
     if parse_source(source).kind != "path" or not existing_path(source).is_dir():
         return {}
@@ -185,7 +189,10 @@ def statement_files(source: str) -> dict[str, Path]:
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
-    """Return a table with "left", "right", "group" and "sentence_key" from its identifiers."""
+    """Return a table with the columns "left", "right", "group" and "sentence_key".
+
+    NLVR2's identifiers determine their values. `known` maps the names of images to paths.
+    """
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
     columns: dict[str, Any] = dict(table.columns)
@@ -199,7 +206,7 @@ def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
 
 
 def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -> Table:
-    """Return the statements of a table with two images, a statement and a label in each row."""
+    """Return the statements of a table whose rows have two images, a statement and a label."""
     images = {"left": config.left_column, "right": config.right_column}
     words = {"statement": config.statement_column, "truth": config.truth_column}
     table = find_columns(table, images, words, config.image_folder, counts)
@@ -231,10 +238,11 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 
 
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
-    """Return a group for each row; rows that share an image, directly or not, share a group.
+    """Return the name of each row's group.
 
-    A group has the name of its first image in alphabetical order. Rows without an image, which are
-    left out, join no groups.
+    Rows that share an image have the same group, and so do rows that a chain of such rows connects.
+    The name of a group is that of its first image in alphabetical order. A row that lacks an image
+    connects no groups.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

@@ -1,12 +1,13 @@
 """Image-text retrieval: finding the captions of an image, and the image of a caption.
 
-The contrastive loss compares every image with every text of the global batch, so that it is not a
-sum over independent micro-batches. As in GradCache (arXiv 2101.06983), all micro-batches are first
-embedded without a gradient. Then each micro-batch is embedded again with a gradient, and the new
-embeddings replace its first ones. The loss of the global batch is differentiated with respect to
-the new embeddings. These gradients add up to the gradient of the loss over the global batch.
+The contrastive loss compares every image of the global batch with every text, so it is not a sum
+over independent micro-batches. As in GradCache (arXiv 2101.06983), all micro-batches are first
+embedded without a gradient. Then one micro-batch after another is embedded again with a gradient,
+and its new embeddings replace the old ones. The loss of the global batch is differentiated with
+respect to the new embeddings. The sum of these gradients over the micro-batches is the gradient of
+the loss of the global batch.
 
-With dropout or stochastic depth this is not exact, because the two embeddings of a micro-batch
+With dropout or stochastic depth the gradient is not exact, because the old and the new embeddings
 differ.
 """
 
@@ -40,11 +41,11 @@ NOT_FOUND = 1 << 62
 
 
 class WholeBatchStream(BatchStream):
-    """Stream of micro-batches with their position in the global batch.
+    """Stream of micro-batches that contain their position in the global batch.
 
-    Each piece has "start", the number of examples before it in the global batch, and "total", the
-    number of examples in the batch. The first wanted piece also has all wanted pieces in "pieces",
-    so that they can be embedded before training on any of them.
+    In each micro-batch, "start" is the number of earlier examples in the global batch, and "total"
+    is the number of examples in the global batch. The first micro-batch of a rank contains all
+    micro-batches of the rank in "pieces", so that all can be embedded before the first gradient.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
@@ -57,7 +58,7 @@ class WholeBatchStream(BatchStream):
 
 
 class ImageTextRetrieval(CaptionedTask):
-    """Image-text retrieval; the contrastive loss is in nats per pair."""
+    """Image-text retrieval. The contrastive loss is in nats per pair."""
 
     primary_metric = "mean_recall"
     unit = "pairs"
@@ -79,9 +80,9 @@ class ImageTextRetrieval(CaptionedTask):
         return add_captions
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return shuffled pairs of an image and one of its captions.
+        """Return a stream of shuffled pairs of an image and one of its captions.
 
-        A batch has "images", "samples" (images alone, then as many texts alone) and "broken".
+        A batch has "images", "samples" (the images, then as many texts) and "broken".
         """
         made = super().train_stream(batch_size, seed)
         return WholeBatchStream(made.plan, made.make, made.describe)
@@ -92,10 +93,10 @@ class ImageTextRetrieval(CaptionedTask):
         return {**batch, "samples": samples}
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add all captions of the images.
+        """Add all captions of the images to a validation batch.
 
-        "samples" has images alone, then texts alone. "owners" (texts,) has the row of each text,
-        and "first" (images,) has the index of each image's first text.
+        "samples" contains the images, then the texts. "owners" (texts,) is the row of each text's
+        image. "first" (images,) is the index of each image's first text.
         """
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
@@ -111,7 +112,10 @@ class ImageTextRetrieval(CaptionedTask):
         return {**self._apart(batch, self.longest_texts(examples)), "start": 0, "total": examples}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Log the share of "broken" pairs; negatives are those of the global batch."""
+        """Return the loss, with negatives from the global batch.
+
+        It logs "broken", the share of pairs that replace pairs with an unreadable image.
+        """
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])
         if everything is None:
@@ -122,10 +126,10 @@ class ImageTextRetrieval(CaptionedTask):
         return Loss(total, count, {"broken": batch["broken"].sum()})
 
     def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-        """Return embeddings of the global batch; None if this piece is the whole batch.
+        """Return the embeddings of the global batch; None if `batch` is the whole global batch.
 
-        The embeddings are computed with the first piece of a step, and used for this rank's other
-        pieces, too.
+        They are computed at the first micro-batch of a step, and kept for this rank's other
+        micro-batches of the step.
         """
         if batch["total"] == len(batch["images"]):
             return None
@@ -151,11 +155,11 @@ class ImageTextRetrieval(CaptionedTask):
         return Scores(sums, (images, texts, batch["rows"], batch["owners"], batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the recalls in both directions among all scored images and texts, and their mean.
+        """Return the recalls in both directions, over all evaluated images and texts, and the mean.
 
-        "loss" compares `EVALUATION_BATCH` images at a time with their first captions. "broken"
-        is the number of unreadable images, if there are any. Queries by unreadable images fail, and
-        so do queries for them.
+        "loss" compares `EVALUATION_BATCH` images at a time with their first captions. If images are
+        unreadable, "broken" is their number. A query fails if the image that it gives or looks for
+        is unreadable.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -166,9 +170,9 @@ class ImageTextRetrieval(CaptionedTask):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[Picture | str]) -> list[Tensor]:
-        """Return the embedding of each image and text, of length 1 and shape (width,).
+        """Return the embedding of each input, (width,) with length 1, in the order of the inputs.
 
-        Texts are truncated to the model's `max_length`. Images and texts may be in any order.
+        Inputs are images and texts in any order. Texts are truncated to the model's `max_length`.
         """
         texts = [n for n, each in enumerate(inputs) if isinstance(each, str)]
         images = [n for n, each in enumerate(inputs) if not isinstance(each, str)]
@@ -210,12 +214,17 @@ def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
 
 
 def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
-    """Return recall at 1, 5 and 10 of both directions, and their mean.
+    """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
-    Among equal similarities the right answer counts as the last one, so that constant or non-finite
-    embeddings score 0. "text_recall_at_1" is the recall of texts for an image, "image_recall_at_1"
-    that of the image for a text. Embeddings have length 1. `owners` has the index of each text's
-    image (texts,), and every image has a text. Queries of a broken image fail.
+    The recall of texts for an image is "text_recall_at_1", and the recall of the image for a text
+    is "image_recall_at_1". Among answers of equal similarity, the right one counts as the last, so
+    constant or non-finite embeddings score 0.
+
+    Args:
+        images: Embeddings of images, of length 1 (images, width).
+        texts: Embeddings of texts, of length 1 (texts, width).
+        owners: Index of each text's image (texts,). Every image must have a text.
+        broken: Whether the image is broken (images,). Queries by or for a broken image fail.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -229,11 +238,11 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 
 
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
-    """Return the rank, from 0, of each query's first right answer, (queries,).
+    """Return the rank (from 0) of the first right answer to each query, (queries,).
 
-    `wanted` and `given` are the images of queries and answers. A right answer whose similarity is
-    not finite does not count; if no other answer is right, the rank is `NOT_FOUND`. A
-    wrong answer with a similarity of NaN ranks first.
+    An answer is right if its image in `given` is the query's image in `wanted`. A right answer with
+    a similarity that is not finite does not count. If no right answer is left, the rank is
+    `NOT_FOUND`. A wrong answer with a similarity of nan ranks first.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -247,9 +256,10 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
 
 
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
-    """Return the recall at each of `RANKS` if `count` answers are ordered at random.
+    """Return the expected recall at each of `RANKS` if `count` answers are ordered at random.
 
-    `right` maps a number of right answers to the number of queries that have so many.
+    The keys of `right` are numbers of right answers. The value of a key is the number of queries
+    with that many right answers.
     """
     found, queries = {}, sum(right.values())
     for rank in RANKS:
@@ -260,9 +270,9 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Return a tensor (total, width) with the rows of all ranks, detached from the graph.
+    """Gather the rows of all ranks in a tensor (total, width), detached from the graph.
 
-    `start` is the index of this rank's first row among all rows.
+    `part` contains the rows of this rank. `start` is the index of its first row among all rows.
     """
     gathered = part.new_zeros(total, part.shape[1])
     gathered[start : start + len(part)] = part.detach()
@@ -274,14 +284,21 @@ def gather_at(part: Tensor, start: int, total: int) -> Tensor:
 def piece_loss(
     images: Tensor, texts: Tensor, scale: Tensor, everything: tuple[Tensor, Tensor], start: int
 ) -> Tensor:
-    """Return a micro-batch's part of the loss of the global batch.
+    """Return the part of a micro-batch in the loss of the global batch.
 
-    The value is the sum of the losses of the micro-batch's own pairs. The gradient with respect to
-    its embeddings is that of the loss of all pairs, because they are negatives of other pairs. The
-    gradient with respect to the scale is that of the loss of its own pairs. The sums of values and
-    gradients over all micro-batches are therefore those of the global batch. `everything` has the
-    embeddings of all images and of all texts of the global batch, each (pairs, width), without a
-    gradient.
+    The value is the sum of the losses of the micro-batch's pairs. The gradient with respect to the
+    micro-batch's embeddings is that of the losses of all pairs, because the embeddings are also
+    negatives of other pairs. The gradient with respect to the scale is that of the losses of the
+    micro-batch's pairs. Summed over all micro-batches, the values and gradients are therefore those
+    of the global batch.
+
+    Args:
+        images: Embeddings of the micro-batch's images (pairs, width).
+        texts: Embeddings of its texts (pairs, width).
+        scale: Scale of similarities.
+        everything: Embeddings of all images and of all texts of the global batch, without a
+            gradient.
+        start: Index of the micro-batch's first pair in the global batch.
     """
     stop = start + len(images)
     own = slice(start, stop)

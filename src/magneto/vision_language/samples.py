@@ -1,7 +1,7 @@
-"""Batches of texts and images: packed tokens, and images resized to squares.
+"""Batches of texts and images: packing of tokens, and resizing of images.
 
 A text may describe what is at the edge of its image. Images are therefore resized to a square
-without cropping, as BEiT-3's fine-tuning does with validation images.
+without cropping, as in BEiT-3's fine-tuning for validation images.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from magneto.vision.transforms import Box, InputFormat, crop_and_resize
 
 @dataclass(frozen=True)
 class Samples:
-    """Texts of a batch, and their packing with its images.
+    """Texts of a batch, and the packing of its texts and images.
+
+    A sample is an image alone, an image-text pair, or a text alone.
 
     Attributes:
-        token_ids: Tokens of texts of pairs, then of texts alone (language tokens,).
+        token_ids: Tokens of the texts of pairs, then of texts alone (language tokens,).
         token_positions: Position of each token in its text, from 0 (language tokens,).
-        packing: Packing of images alone, pairs and texts alone.
+        packing: Packing of the samples: images alone, then pairs, then texts alone.
         image_starts: Index of each image's class token among the vision tokens (images,).
         text_starts: Index of each text's `<s>` among the language tokens (texts,).
     """
@@ -48,7 +50,7 @@ class Samples:
         return after[: len(starts)] - 1
 
     def to(self, device: torch.device) -> Samples:
-        """Return the samples on a device."""
+        """Return a copy of the samples on a device."""
         return to_device(self, device)
 
 
@@ -57,13 +59,14 @@ class MaskedSamples:
     """Samples of a batch with masked patches and words.
 
     Attributes:
-        samples: Images alone, pairs and texts alone, with masked words replaced.
-        hidden: Boolean, (images, patches): True for a masked patch.
-        patches: Indices of masked patches, image * patches per image + patch (masked patches,).
-            Images alone come first.
-        words: Indices of masked words among the language tokens (masked words,). Pairs come first.
-        alone_patches: Number of masked patches of images alone.
-        paired_words: Number of masked words of pairs.
+        samples: Images alone, pairs and texts alone. Masked words are already replaced.
+        hidden: True for a masked patch, boolean (images, patches).
+        patches: Indices of masked patches, which are image * patches per image + patch (masked
+            patches,). Patches of images alone come first.
+        words: Indices of masked words among the language tokens (masked words,). Words of pairs
+            come first.
+        alone_patches: Number of masked patches in images alone.
+        paired_words: Number of masked words in pairs.
     """
 
     samples: Samples
@@ -80,11 +83,15 @@ def join_samples(
     paired: Sequence[np.ndarray] = (),
     alone: Sequence[np.ndarray] = (),
 ) -> Samples:
-    """Pack the samples of a batch, on the CPU: images alone, pairs, texts alone.
+    """Pack the samples of a batch on the CPU: images alone, then pairs, then texts alone.
 
-    `images` is the number of images without a text. `paired` and `alone` have the tokens of each
-    text with and without an image, int64, from `frame_text`. A packed row has the length of the
-    longest sample.
+    A packed row has the length of the longest sample.
+
+    Args:
+        image_tokens: Number of vision tokens of an image.
+        images: Number of images without a text.
+        paired: Tokens of each text with an image, int64, from `frame_text`.
+        alone: Tokens of each text without an image, int64, from `frame_text`.
     """
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]
@@ -106,7 +113,7 @@ def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def first_tokens(lengths: Sequence[int]) -> Tensor:
-    """Return the index of each sample's first token in a packed tensor, int64 (samples,)."""
+    """Return the index of each sample's first token in the concatenated samples, int64."""
     counts = torch.tensor(lengths, dtype=torch.long)
     return counts.cumsum(0) - counts
 
@@ -114,7 +121,10 @@ def first_tokens(lengths: Sequence[int]) -> Tensor:
 def frame_text(
     tokens: Sequence[int], tokenizer: Tokenizer, max_length: int, suffix: Sequence[int] = ()
 ) -> np.ndarray:
-    """Return `<s>`, a text's tokens, `suffix` and `</s>`, int64; the text is truncated to fit."""
+    """Return `<s>`, the tokens of a text, `suffix` and `</s>`, int64 (at most `max_length`,).
+
+    The text is truncated so that the result is not longer.
+    """
     kept = tokens[: max_length - 2 - len(suffix)]
     return np.array([tokenizer.begin, *kept, *suffix, tokenizer.end], np.int64)
 
@@ -125,17 +135,17 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WholeImage:
-    """Transform of images with texts, without a centre crop.
+    """Transform of images that have texts. It makes no centre crop.
 
-    The crop "centre" of `augmentation` keeps the whole image here. Without `augmentation`, images
-    are only resized.
+    With the crop "centre" of `augmentation`, the whole image is resized. Without `augmentation`,
+    images are only resized.
     """
 
     input_format: InputFormat
     augmentation: AugmentationConfig | None = None
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Transform a picture."""
+        """Return the model's input for a picture."""
         if self.augmentation is None:
             return self.input_format.normalise(resize_to_square(picture, self.input_format.size))
         if self.augmentation.crop == "centre":

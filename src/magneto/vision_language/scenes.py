@@ -1,12 +1,12 @@
 """Built-in scenes of shapes with captions, balanced questions and balanced statements.
 
-Each question has each of its answers equally often. Each statement is true as often as false, and
-so are the statements about each pair of images. So neither texts nor images alone predict the
-answer. The sets are the same for every seed. Like the sets of other sources, each set is two
-tables, "train" and "validation".
+Each answer to a question occurs equally often. Each statement is as often true as false, and so are
+the statements about each pair of images. Neither the texts nor the images alone therefore predict
+the answer. The data are the same for every seed. Each data set has two tables, "train" and
+"validation".
 
-A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. Scenes are stored as
-int64 (CELLS,), with `EMPTY` or shape * colours + colour for each cell.
+A scene has 3 x 3 cells of 16 x 16 pixels. A cell is empty or contains a coloured shape. Scenes are
+stored as int64 (CELLS,). The value of a cell is `EMPTY` or shape * number of colours + colour.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SPLITS = {"train": 1, "validation": 2}
 PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
 
 Condition = Callable[[np.ndarray], np.ndarray]
-"""Function from scenes (count, CELLS) to whether a condition holds for each, boolean (count,)."""
+"""Function that tests scenes (count, CELLS) for a condition and returns boolean (count,)."""
 
 
 # Statements about a thing, and their truth given whether the left and right image have it.
@@ -65,9 +65,9 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 
 
 def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
-    """Return images, each with a "caption" of its objects and their positions.
+    """Return images, each with a "caption" that names its objects and their positions.
 
-    `which` is `PAIR_SET`, or `IMAGE_SET` for other images.
+    `which` is `PAIR_SET` or `IMAGE_SET`. The two sets have different images.
     """
     found = {}
     for split, count in PAIRS.items():
@@ -94,7 +94,10 @@ def scene_texts() -> dict[str, list[str]]:
 
 
 def scene_questions() -> dict[str, Table]:
-    """Return images, each with a "question" and its "answer"; all answers are equally frequent."""
+    """Return images, each with a "question" and an "answer".
+
+    All answers to a question are equally frequent.
+    """
     found = {}
     for split, each in ANSWERED.items():
         random = generator(split, QUESTION_SET)
@@ -109,9 +112,10 @@ def scene_questions() -> dict[str, Table]:
 
 
 def scene_statements() -> dict[str, Table]:
-    """Return a "statement" about the "left" and "right" image in each row, and its "truth".
+    """Return rows with a "left" and a "right" image, a "statement" about both, and its "truth".
 
-    Each pair of images has two statements of one kind about two things, one true and one false.
+    Each pair of images has one true and one false statement. Both have the same form, but name
+    different things.
     """
     found = {}
     for split, rounds in ROUNDS.items():
@@ -146,7 +150,7 @@ def statements() -> list[str]:
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
-    """Return every pair of question and answer, and the condition for the answer to be right."""
+    """Return every question with each of its answers, and the condition for the answer."""
     kinds: list[tuple[str, str, Condition]] = []
     for (i, shape), (j, colour) in product(enumerate(SHAPES), enumerate(COLOURS)):
         thing = i * len(COLOURS) + j
@@ -167,7 +171,7 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
 
 
 def conditions() -> list[tuple[str, Condition]]:
-    """Return each thing that statements name, with the test whether a scene has it."""
+    """Return each thing that statements name, and the condition that a scene contains it."""
     shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
               for i, shape in enumerate(SHAPES)]  # fmt: skip
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
@@ -200,7 +204,7 @@ def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.
 
 
 def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
-    """Return random scenes (count, CELLS) of 1 to `MOST_OBJECTS` objects in different cells."""
+    """Return random scenes (count, CELLS). Each has 1 to `MOST_OBJECTS` objects."""
     objects = random.integers(1, MOST_OBJECTS + 1, (count, 1))
     rank = random.random((count, CELLS)).argsort(1)
     things = random.integers(0, len(SHAPES) * len(COLOURS), (count, CELLS))
@@ -217,7 +221,7 @@ def colours_of(scenes: np.ndarray) -> np.ndarray:
 
 
 def describe(scene: np.ndarray) -> str:
-    """Return a caption: "a red circle at the top left and a blue cross at the right"."""
+    """Return a caption such as "a red circle at the top left and a blue cross at the right"."""
     return " and ".join(
         f"a {COLOURS[thing % len(COLOURS)]} {SHAPES[thing // len(COLOURS)]} at the {PLACES[cell]}"
         for cell, thing in enumerate(scene.tolist())
@@ -237,7 +241,7 @@ def silhouettes() -> np.ndarray:
 
 
 def render(scenes: np.ndarray) -> np.ndarray:
-    """Return images, uint8 (count, SIZE, SIZE, 3), of scenes (count, CELLS)."""
+    """Draw scenes (count, CELLS) as images, uint8 (count, SIZE, SIZE, 3)."""
     cells = scenes.reshape(-1, GRID, GRID)
     # EMPTY indexes the last mask and the last colour.
     painted = silhouettes()[shapes_of(cells)]

@@ -1,14 +1,14 @@
-"""Rows of images with texts: captions, questions, statements, and the base of their tasks.
+"""Tables of images with captions, questions or statements, and the base class of their tasks.
 
 Use::
 
     splits = load_rows(config, tables_of, problems, counts)    # lists the source without decoding
     rows = splits.train                    # a magneto.vision.images.ImageSplit
     len(rows), rows.values("question")     # number of rows; a column's values
-    rows.open_all(3)                       # the pictures of a row: one, or a statement's two
+    rows.open_all(3)                       # the pictures of row 3: one, or two for a statement
 
-`magneto.data.formats` reads sources of any kind. Sets with their own file formats (VQA v2, NLVR2,
-Karpathy's captions) have functions that read them as tables.
+`magneto.data.formats` reads tables, tar shards and other general sources. Data sets with special
+file formats (VQA v2, NLVR2, Karpathy's captions) have functions that return tables.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ OTHER_SPLITS = "images left out because their split is not train, restval, val o
 EVALUATION_BATCH = 64
 
 Tables = Callable[[str], Mapping[str, Table]]
-"""Function from a source to its tables by split, with a task's columns."""
+"""Function that reads a source. It returns tables with a task's columns, by split."""
 
 
 class ImageTextTask(ImageInputTask):
-    """Task over images with texts: a `VisionLanguageConfig` and an `ImageTextDataConfig`.
+    """Base of tasks over images with texts.
 
-    `words` is a plural noun for the texts in messages.
+    The configurations of model and data are a `VisionLanguageConfig` and an `ImageTextDataConfig`.
+    Messages call the texts `words`, a plural noun.
     """
 
     words: ClassVar[str] = "texts"
@@ -91,15 +92,23 @@ def load_rows(
     names: tuple[str, ...] = ("image",),
     key: str = "image",
 ) -> ImageSplits:
-    """Return training and validation rows; training rows with a missing image are left out.
+    """Return training and validation rows. Training rows with a missing image are left out.
 
-    `wanted` is the split to validate on. If it is "validation" and does not exist, another split or
-    rows held out by the values of `key` replace it; any other split must exist. `names` are the
-    columns of images. Missing images are counted, and recorded by name in `problems`.
+    Missing images are counted, and `problems` records their names.
+
+    Args:
+        config: Source and shares.
+        tables: Function that reads a source.
+        problems: Record of problems of the data.
+        counts: Counts of problems, for messages.
+        wanted: Split to validate on. If "validation" does not exist, another split or held-out rows
+            replace it. Any other split must exist.
+        names: Columns of images.
+        key: Column by which rows are held out. Rows with the same value stay together.
 
     Raises:
-        ValueError: If there are no training or validation rows, all their images are missing, or
-            the wanted split is missing.
+        ValueError: If there are no training or validation rows, if all their images are missing, or
+            if the wanted split is missing.
     """
     splits, other = tables(config.source), None
     if config.validation_source is not None:
@@ -127,7 +136,11 @@ def load_rows(
 
 
 def missing_images(rows: ImageSplit) -> np.ndarray:
-    """Return whether each image's file is missing, boolean (rows, columns of images)."""
+    """Return whether the file of each image is missing, boolean (rows, image columns).
+
+    Raises:
+        ValueError: If every row lacks an image.
+    """
     found = [column.sizes()[rows.table.rows] < 0 if isinstance(column, Files)
              else np.zeros(len(rows), bool) for column in rows.columns]  # fmt: skip
     gone = np.stack(found, 1)
@@ -141,7 +154,7 @@ def missing_images(rows: ImageSplit) -> np.ndarray:
 def read_tables(
     source: str, builtin: Callable[[], dict[str, Table]], counts: Counts, progress: Progress
 ) -> dict[str, Table]:
-    """Return the tables of a source by split; `builtin` returns those of a built-in set."""
+    """Return the tables of a source, by split. `builtin` makes those of the built-in scenes."""
     if parse_source(source).kind == "builtin":
         return builtin()
     return read_source(source, counts, "image", progress)
@@ -154,10 +167,10 @@ def find_columns(
     folder: str | None,
     counts: Counts,
 ) -> Table:
-    """Return a table with a task's names of columns, without rows that lack an image.
+    """Return a table whose columns have the task's names, without rows that lack an image.
 
-    `images` and `words` map the task's names to those in the recipe. Paths are relative to
-    `folder` (None: the table's folder).
+    `images` and `words` map the task's names of columns to the names in the recipe (None: a usual
+    name). Paths are relative to `folder` (None: the table's folder).
 
     Raises:
         ValueError: If a column is missing, or no row has an image.
@@ -179,7 +192,10 @@ def find_columns(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return the rows of `found` as a table of the `images` columns and the values in `found`."""
+    """Return a table with the rows in `found`, the columns `images`, and the values in `found`.
+
+    The keys of `found` are row numbers. A value contains the row's value of each new column.
+    """
     if not found:
         raise ValueError(f"{table.where} has no valid rows{counts.describe()}")
     columns: dict[str, Any] = {name: table.columns[name] for name in images}
@@ -193,10 +209,10 @@ def with_words(
 
 
 def image_files(folder: Path, counts: Counts) -> dict[str, str]:
-    """Return the paths of all images below a folder by file name.
+    """Return the paths of all images below a folder, by file name.
 
-    Archives may be unpacked in different ways: NLVR2's training images are in a hundred folders or
-    in one. Of two files with the same name, the first in alphabetical order is used.
+    Images are found in any subfolder, because archives are unpacked in different ways. Of two files
+    with the same name, the one with the first path in alphabetical order is used.
     """
     root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
@@ -216,7 +232,7 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> ImageSplits:
-    """Return rows, each with an image and all of its "captions"."""
+    """Return training and validation rows. Each has an image and all of its "captions"."""
     counts = Counts()
 
     def tables(source: str) -> dict[str, Table]:
@@ -236,13 +252,13 @@ def all_captions(rows: ImageSplit) -> list[str]:
 
 
 def each_caption(rows: ImageSplit) -> ImageSplit:
-    """Return a row for each of the captions of the images, in the order of `all_captions`."""
+    """Return one row for each caption, in the order of `all_captions`. Images are repeated."""
     counts = [*map(len, rows.values("captions"))]
     return rows.take(np.arange(len(rows)).repeat(counts))
 
 
 def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Table:
-    """Return the images of a table with the captions of all their rows.
+    """Return one row for each image of a table, with the captions of all rows of the image.
 
     Rows without an image, empty texts and duplicate pairs are counted and left out.
     """
@@ -266,14 +282,14 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return a text or a list of texts as a list; other values become an empty text."""
+    """Return a text or a list of texts as a list. Any other value becomes [""]."""
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         return value
     return [value if isinstance(value, str) else ""]
 
 
 def karpathy_file(source: str) -> Path | None:
-    """Return a source's dataset_*.json, or the source itself if it is such a file, else None."""
+    """Return the file dataset*.json in a folder, or the source if it is such a file, else None."""
     if parse_source(source).kind != "path":
         return None
     path = existing_path(source)
@@ -290,9 +306,9 @@ def karpathy_file(source: str) -> Path | None:
 def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str, Table]:
     """Return the tables "train", "validation" and "test" of a file in Karpathy's layout.
 
-    The files of COCO, Flickr30k and Flickr8k have a JSON object with a list "images". Each image
-    has "filename", optionally "split" (train, restval, val or test), and "sentences", each with
-    "raw". Images are found by file name anywhere below the folder.
+    The files of COCO, Flickr30k and Flickr8k contain a JSON object with a list "images". Each image
+    has "filename", "split" (train, restval, val or test; default: train), and "sentences", a list
+    of objects with the text "raw". Images may be in any subfolder of `folder`.
     """
 
     def read(record: Any) -> dict[str, Any]:
