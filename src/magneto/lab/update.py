@@ -355,7 +355,7 @@ def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str
     """Return the bound at each depth, by form of the formula; {} if no bound is derived."""
     try:
         family = find_family(row)
+        scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]
+        return {form: [bound(row, part, form=form) for part in scales] for form in family.backward}
     except ValueError:
         return {}
-    scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]
-    return {form: [bound(row, part, form=form) for part in scales] for form in family.backward}

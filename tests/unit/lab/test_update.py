@@ -11,6 +11,7 @@ from magneto.lab import update
 from magneto.lab.update import (
     MEASURES,
     Update,
+    bounds_over,
     effective_scales,
     growth,
     measure_growth,
@@ -22,7 +23,7 @@ from magneto.language.config import LanguageModelConfig
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
 from magneto.theory.bounds import derived_scales, encoder_decoder_bound
-from magneto.theory.placement import Depth
+from magneto.theory.placement import PLACEMENTS, Depth
 
 SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
 
@@ -142,6 +143,8 @@ def test_cross_attention_is_the_second_sublayer_and_not_scaled() -> None:
     encoder = derived_scales("sub", Depth("encoder", 2, 4))
     theory = encoder_decoder_bound("sub", encoder, expected).total
     assert theory_of(model).measured["paper"] == pytest.approx(theory, rel=0.05)
+    alike = derived_scales("sub", Depth("decoder", 4, 2))
+    assert theory_of(model).derived["paper"] == encoder_decoder_bound("sub", encoder, alike).total
 
 
 def test_a_gated_network_counts_the_mean_of_gate_and_value() -> None:
@@ -162,3 +165,10 @@ def test_why_there_is_no_bound_is_said() -> None:
     ):
         found = theory_of(model)
         assert found.derived == found.measured == {} and reason in found.note
+
+
+def test_a_weighted_skip_connection_has_no_bound_of_pre_ln() -> None:
+    """The layout alone does not tell: the derivation has no weight on the skip connection."""
+    pre = PLACEMENTS["pre"]
+    assert bounds_over(replace(pre, name="heavy", alpha=lambda depth: 2.0), [2, 4], "decoder") == {}
+    assert len(bounds_over(pre, [2, 4], "decoder")["paper"]) == 2
