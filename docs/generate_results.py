@@ -130,7 +130,7 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
             mine = [row for row in rows if (row["what"], row["priors"]) == (what, priors)]
             held[what] = f"{sum(row['holds'] == 'True' for row in mine)} of {len(mine)}"
         if not mine:
-            yield f"No rung was predicted with {priors} priors yet."
+            yield f"No size was predicted with {priors} priors yet."
             continue
         yield (
             f"With {priors} priors, {held['best_rate']} measured best rates, {held['loss']} losses "

@@ -64,7 +64,7 @@ RATE_MARGIN = Quantity("rate", "largest stable rate over best rate", 1.0, False,
 # Priors of the power laws. The best rate is between constant and proportional to 1/size. The loss
 # falls slowly with size. A gap between two rows may grow or shrink. The scatter of stable rates and
 # the spread and scatter of losses are such that 80 % intervals had that coverage on
-# the rungs of docs/results/ladder.md; narrower ones did not.
+# the sizes of docs/results/ladder.md; narrower ones did not.
 PRIORS = {
     "best_rate": Prior(-0.5, 0.5, 0.3),
     "stable_rate": Prior(-0.5, 0.5, 0.5),
@@ -147,8 +147,8 @@ def shared_seeds(
 ) -> tuple[dict[float, list[float]], float, int] | None:
     """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
 
-    Every seed learned at the rates in `good`, and the best rate is the one of lowest mean loss
-    among them. The number of seeds is the largest n for which the best rate and the good rates next
+    Every seed learned at the rates in `good`. The best rate is the rate in `good` with the lowest
+    mean loss. The number of seeds is the largest n for which the best rate and the good rates next
     to it have runs of the first n seeds. Return None if no good rate has a run of the first seed.
     """
     tried, found = sorted(losses), None
@@ -498,15 +498,15 @@ def limitations(
         if gap["value"] > 0 and losses[other] < losses[row]
     ]
     if disagree:
-        lines.append("The trend of each loss alone predicts another order than the trend of their "
-                     f"difference: {', '.join(disagree)}.")  # fmt: skip
+        lines.append("The trends of the losses and the trend of their difference predict opposite "
+                     f"orders: {', '.join(disagree)}.")  # fmt: skip
     seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
                 default=0)  # fmt: skip
     if seeds == 1:
         lines.append("One seed gives no measure of noise. The intervals use an assumed noise.")
     if seeds:
         lines.append("Largest stable rates lie between two tested rates. Rates other than the best "
-                     "and its neighbours were tested with one seed only.")  # fmt: skip
+                     "and its neighbours were tested with a single seed.")  # fmt: skip
     near = [f"{title_of(row)} at {rung['size']}"
             for rung in rungs if rung["baseline_loss"]
             for row, found in rung["rows"].items()
@@ -514,7 +514,7 @@ def limitations(
             ]  # fmt: skip
     if near:
         lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's, so they "
-                     "compare only which row starts to learn first: "
+                     "show only which row starts to learn first: "
                      f"{', '.join(near)}.")  # fmt: skip
     return lines
 

@@ -115,10 +115,9 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     final loss is more than `FAR_ABOVE_FIRST` times the initial loss. It has not learned if its
     final loss is not below the initial loss.
 
-    If the score is the validation loss, the validation loss is the final loss, because in a stack
-    with rank collapse the training loss can be low by dropout alone. For other scores, the lower of
-    the training and the validation loss is the final loss, because an overfitted classifier has
-    learned.
+    If the score is the validation loss, the final loss is the validation loss, because dropout can
+    keep the training loss of a stack with rank collapse low. For other scores, the final loss is
+    the lower of training and validation loss, because an overfitted classifier has learned.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]

@@ -82,7 +82,7 @@ def try_first_step(
     world: World,
     rates: Sequence[float],
 ) -> list[FirstStep]:
-    """Take the optimizer's first step at each rate, evaluate the model on `piece`, undo the step.
+    """Take the optimizer's first step at each rate, evaluate on `piece`, and then undo the step.
 
     Pass a model with the gradients of the whole batch. `piece` is a part of this batch.
     """
@@ -157,7 +157,7 @@ class ShortRun:
 
     Attributes:
         steps: The first steps of training. If a loss is not finite, its step is the last one.
-        first_steps: Trials of the first step, ascending by rate from rate 0; [] if none was asked.
+        first_steps: Trials of the first step, ascending by rate from rate 0; [] without trials.
         peak: Largest rate of the schedule. `first_steps` includes a trial at this rate.
         peak_steps: First steps at the peak rate (`steps_at_peak`); [] if not measured.
     """

@@ -53,9 +53,10 @@ def find_vertex(
             distributed between the midpoints to the neighbouring rates.
 
     Returns:
-        The estimates of the best rate and of its loss, and a word. The error and the interval of
-        the loss are nan with one seed. The word is "smallest" or "largest" if `tried` is the
-        smallest or the largest rate, so that the true best rate may lie beyond, else "".
+        Estimates of the best rate and of the loss at this rate, and a word. With one seed, the
+        error and the interval of the loss are nan. The word is "smallest" or "largest" if `tried`
+        is the smallest or the largest rate, because the true best rate may lie beyond it. For any
+        other rate the word is "".
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)

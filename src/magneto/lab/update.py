@@ -237,7 +237,7 @@ def growth(updates: Sequence[Update]) -> list[Growth]:
     """Fit how updates grow with depth, for each placement, reading and optimizer.
 
     Raises:
-        ValueError: If there is only one depth, or if an update is not above 0 or not finite.
+        ValueError: If there is only one depth, or if an update is zero, negative or not finite.
     """
     # Logarithms of each measure by seed and depth.
     measures: dict[tuple[str, Reading, Optimizer], dict[int, dict[int, float]]] = {}

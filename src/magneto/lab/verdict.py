@@ -1,4 +1,4 @@
-"""The verdict of the probe: a prediction from a short run whether training will fail, with reasons.
+"""The verdict of the probe: it predicts from a short run whether training fails, and says why.
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most of them come from a calibration that probed and trained configurations of five
