@@ -101,3 +101,8 @@ def test_a_rate_above_one_that_failed_is_not_stable() -> None:
     found = summarise(sub, "sub", False)
     assert (found.largest_stable_rate, found.next_rate, found.failed_there) == (1e-3, 1e-2, (1, 2))
     assert found.best_learning_rate == 1e-1 and found.best_beyond_stable
+
+
+def test_a_rate_with_a_missing_run_is_neither_best_nor_stable() -> None:
+    found = summarise(cells("sub", {1e-3: [4.0, 4.1], 1e-2: [3.0, "missing"]}), "sub", False)
+    assert found.best_learning_rate == found.largest_stable_rate == 1e-3

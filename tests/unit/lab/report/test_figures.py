@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from magneto.lab.outcome import Group, Judge, group_cells
-from magneto.lab.report.figures import draw_curves, draw_scores, failure_marks, thinned
+from magneto.lab.report.figures import (
+    draw_curves,
+    draw_scores,
+    draw_updates,
+    failure_marks,
+    thinned,
+)
 from magneto.lab.report.plot import Plot, series_of
 from tests.unit.lab.invented import assemble, cell, cells
 
@@ -26,13 +32,28 @@ def curves_of(comparison: dict[str, Any]) -> list:
 
 def test_a_failed_rate_is_not_bridged_in_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plot, "finish", lambda plot: plot)
-    table = {1.0: [4.0], 10.0: [None], 100.0: [5.0]}
+    table = {1.0: [4.0, 4.0], 10.0: [None, 4.5], 100.0: [5.0, 5.0]}
     comparison = assemble(cells("sub", table), Judge("loss", False))
     series = series_of(["sub"], {})
     plot: Any = draw_scores(comparison, group_cells(comparison), series)
-    lines = [line for line in plot.axes[-1].lines if line.get_linestyle() != "None"]
+    lines = plot.axes[-1].lines
     heights = [list(line.get_ydata()) for line in lines if line.get_linestyle() == "-"]
     assert len(heights) == 1 and heights[0][::2] == [4.0, 5.0] and math.isnan(heights[0][1])
+    (some,) = (list(line.get_ydata()) for line in lines if line.get_fillstyle() == "none")
+    assert some[1] == 4.5 and math.isnan(some[0]) and math.isnan(some[2])
+
+
+def test_updates_are_relative_to_the_smallest_depth() -> None:
+    updates = [
+        {"placement": "sub", "layers": layers, "seed": 0, "reading": reading,
+         "optimizer": optimizer, "value": value}
+        for reading, optimizer, last in (("label", "sgd", 8.0), ("label", "adam", 9.0),
+                                         ("output", "sgd", 9.0))
+        for layers, value in ((6, 2.0), (24, last))
+    ]  # fmt: skip
+    measured = {"depths": [6, 24], "updates": updates, "bounds": {}}
+    (hits,) = draw_updates(measured, series_of(["sub"], {}), "label").hits
+    assert "'6 layers: x 1.00" in str(hits) and "'24 layers: x 4.00" in str(hits)
 
 
 def test_marks_say_how_a_rate_failed() -> None:
