@@ -36,7 +36,7 @@ KINDS = ("byte-bpe", "unigram", "bpe")
 # lines, and more than ten minutes on 50 MB.
 SAMPLE = 60_000
 # SentencePiece needs more than a hundred lines to sample from.
-Sample = Annotated[int, Interval(gt=100, lt=2**31)]
+Sample = Annotated[int, Interval(ge=101, le=2**31 - 1)]
 LEAST_BYTES = 256 + len(SPECIAL)
 
 

@@ -65,6 +65,10 @@ MISTAKES = [
     ("compare causal-lm/tiny --seed 3", "--seed 3: use --seeds"),
     ("bound --placement normformer", "no bound is derived for NormFormer"),
     ("bound --layers 3 --encoder-layers 2", "omit --layers"),
+    (
+        "tokenizer train --data x --out y --sample 100",
+        "--sample: must be 101 to 2,147,483,647, not",
+    ),
     ("bound --cross-gain 1", "both --encoder-layers and --decoder-layers"),
     ("bound --v 1/2", "has scales for 2 stacks, not 1"),
     ("bound --v 1,2", "v has 2 values for 24 sublayers"),

@@ -191,6 +191,14 @@ def test_rates_of_normalised_texts(run: Path, capsys) -> None:
     assert found["normaliser"].startswith("whisper-english (transformers ")
 
 
+def test_an_evaluation_decodes_with_the_chosen_search(run: Path, capsys, monkeypatch) -> None:
+    def begin(*_: object) -> None:
+        raise ValueError("the modified search began")
+
+    monkeypatch.setattr("magneto.speech.decoding.ModifiedBeamSearch.begin", begin)
+    assert "search began" in refused(capsys, "evaluate", run, "--search", "modified")
+
+
 def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
     run: Path, capsys, tmp_path: Path
 ) -> None:

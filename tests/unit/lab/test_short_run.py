@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from magneto.lab import diagnosis
-from magneto.lab.coordinates import FLAT, HEAD, Coordinate, measure_coordinates
+from magneto.lab.coordinates import FLAT, HEAD, Coordinate, measure_coordinates, outputs
 from magneto.lab.diagnosis import run_trial
-from magneto.lab.short_run import ShortRun, initial_model, short_run, steps_at_peak
+from magneto.lab.short_run import (
+    ShortRun,
+    first_piece,
+    initial_model,
+    short_run,
+    steps_at_peak,
+)
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import read_metrics
@@ -156,3 +163,16 @@ def test_changes_grow_with_the_width_but_not_by_maximal_update_parametrisation()
     for one, other in zip(plain[:2], scaled[:2], strict=True):
         assert one.exponent > 0.3 and abs(other.exponent) < FLAT
         assert one.initial[16] == other.initial[16] and one.change[16] == other.change[16]
+
+
+def test_outputs_are_without_dropout_and_include_a_head_that_the_loss_does_not_call(
+    small: Small,
+) -> None:
+    made = small(model__dropout=0.5)
+    task = made.build_task()
+    task.prepare()
+    model = initial_model(task, made.training, made.seed).train()
+    piece = first_piece(task, made.training, made.seed)
+    first, second = (outputs(task, model, piece) for _ in range(2))
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    assert first[HEAD].shape[-1] == model.head.out_features and model.training
