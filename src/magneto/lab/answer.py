@@ -41,7 +41,9 @@ def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summar
 def nothing_learned(summaries: Sequence[Summary]) -> str:
     if not any(s.ended for s in summaries):
         return "There is no result yet."
-    if any(s.finished + s.missing for s in summaries):
+    if any(s.missing for s in summaries):
+        return "So far there is no rate at which all seeds learned."
+    if any(s.finished for s in summaries):
         return "At no rate did all seeds learn."
     return "No run learned at any of these learning rates."
 

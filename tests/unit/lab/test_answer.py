@@ -1,5 +1,7 @@
 """Conclusions of a comparison, on grids whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,8 @@ STUCK: list[float | None] = [BASELINE, BASELINE]
         (scores(post=[None]), "No run learned at any of these learning rates.",
          "Diverged runs: Post-LN in 1 of 1."),
         (scores(pre=[4.0, None]), "At no rate did all seeds learn.", ""),
+        ([*scores(post=[3.0]), replace(MISSING, learning_rate=1e-3, seed=1)],
+         "So far there is no rate at which all seeds learned.", "1 of 2 runs have no result yet."),
         ([MISSING], "There is no result yet.", "1 of 1 runs have no result yet."),
     ],
 )  # fmt: skip
