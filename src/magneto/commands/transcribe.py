@@ -132,6 +132,8 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         made.error("standard input must be a recording: ... | magneto transcribe RUN -")
     if args.raw and not piped:
         made.error("--raw needs standard input: arecord ... | magneto transcribe RUN - --raw")
+    if sys.stdout is None and args.out is None:
+        made.error("standard output is closed; give --out DIR")
     if args.kind == "srt" and several and args.out is None:
         made.error("--srt with several recordings needs --out DIR")
     for name in args.files:

@@ -76,6 +76,8 @@ def main(words: Sequence[str]) -> int:
     piped = is_standard_input(args.file)
     if args.n_best is not None and not 1 <= args.n_best <= args.beams:
         made.error(f"--n-best must be 1 to --beams ({args.beams}), not {args.n_best}")
+    if sys.stdout is None:
+        made.error("standard output is closed")
     if not piped:
         check_file(args.file, "file")
     run_task(args.run, overrides, "translate")

@@ -132,8 +132,11 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
         ([file, *BEAM, "--data.max_duration", "4"], "is longer than a window of 4 s"),
     ):
         assert message in refused(capsys, "transcribe", run, *words)
-    monkeypatch.setattr("sys.stdin", None)
-    assert "standard input must be a recording" in refused(capsys, "transcribe", run, "-")
+    for name, word in (("stdin", "-"), ("stdout", file)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"sys.{name}", None)
+            line = refused(capsys, "transcribe", run, word)
+        assert f"standard {name.removeprefix('std')}put" in line
 
 
 def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{evaluate} --data nothing", "no parallel text nothing"),
     ):
         assert message in refused(capsys, *words.split()), words
+    for name in ("stdin", "stdout"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"sys.{name}", None)
+            line = refused(capsys, "translate", run, "--to", "de")
+        assert f"standard {name.removeprefix('std')}put is closed" in line
 
 
 def test_validation_sentences_have_loss_and_scores_of_the_directions_asked_for(
