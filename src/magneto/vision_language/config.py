@@ -91,6 +91,12 @@ class PairPoolingConfig(FineTunedConfig):
     statements also that of the text's `<s>`, as in BEiT-3. "mask_token": the feature of a `<mask>`
     after the words, as for masked words in pre-training."""
 
+    @rule
+    def _a_text_has_a_word(self) -> Iterator[str]:
+        if self.ends_in_mask and self.max_length == 3:
+            yield ("max_length must be at least 4, not 3: with pooling mask_token a text is <s>, "
+                   "words, <mask>, </s>")  # fmt: skip
+
     @property
     def ends_in_mask(self) -> bool:
         return self.pooling == "mask_token"

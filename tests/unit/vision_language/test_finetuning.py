@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from magneto.config import ConfigError
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.files import read_json
 from magneto.recipe import RUN_FILE, load_recipe
@@ -102,6 +103,8 @@ def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
         [begin, mask, end], [begin, *b"abcde", mask, end], [begin, *b"abcde", mask, end]
     ]  # fmt: skip
     assert task.framed_whole("abcde").tolist() == framed[1].tolist()
+    with pytest.raises(ConfigError, match="max_length must be at least 4, not 3"):
+        question_task(tmp_path, {"pooling": "mask_token", "max_length": 3})
     with pytest.raises(ValueError, match="the question has 6 tokens, more than the model's 5"):
         task.framed_whole("abcdef")
     task = question_task(tmp_path, {"pooling": "mask_token"})
