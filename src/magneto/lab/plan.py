@@ -36,8 +36,9 @@ RECOMPUTE = "model.checkpoint_activations"
 RESERVE = 0.08
 # Tokenizers that are trained on the data.
 TRAINED_TOKENIZERS = ("auto", "bpe", "sentencepiece", "characters")
-# Assumed numbers of classes of texts, and of answers to questions (that of VQA v2).
-CLASSES, ANSWERS = 2, 3129
+# Assumed numbers of classes of texts, of answers to questions (that of VQA v2), and of codes of
+# patches (that of BEiT v2).
+CLASSES, ANSWERS, CODES = 2, 3129, 8192
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
     if hasattr(model, "answers") and data.answers is None:
         found["model.answers"] = model.answers or ANSWERS
     if hasattr(data, "image_tokenizer"):
-        found["data.image_tokenizer"] = "builtin:noise"
+        found |= {"data.image_tokenizer": "builtin:noise", "model.codes": model.codes or CODES}
     return found
 
 

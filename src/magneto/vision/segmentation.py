@@ -197,6 +197,7 @@ class Segmentation(FineTuning):
         if known := data.classes or self.splits.classes:
             return len(known)
         masks = MaskClasses(IGNORED, data.reduce_zero_label, data.ignored)
+        self._check_masks(self.splits.train, masks)
         numbers = mask_numbers((self.splits.train, self.splits.validation), masks)
         classes = int(masks.table[numbers].max()) + 1
         if warning := sparse_numbers(numbers, classes):
@@ -220,15 +221,15 @@ class Segmentation(FineTuning):
                              f"{self.classes}: set it to {len(self.names)} or null")  # fmt: skip
         if self.model_config.classes is None:
             self._progress.say(f"{self.classes} classes, from the data")
-        self._check_masks(splits.train)
+        self._check_masks(splits.train, self.masks)
         self.check_pretrained()
 
-    def _check_masks(self, split: ImageSplit) -> None:
+    def _check_masks(self, split: ImageSplit, masks: MaskClasses) -> None:
         """Check that at least one of a few pairs of image and mask can be read."""
         problem = ""
         for index in evaluation_order(len(split))[:CHECKED].tolist():
             try:
-                read_pair(split, index, self.masks)
+                read_pair(split, index, masks)
                 return
             except BrokenImage as error:
                 problem = f"{split.name(index)}: {error}"

@@ -152,7 +152,7 @@ def mask_of_each(folder: Path, mask: np.ndarray) -> Path:
     """Write four images with the same mask."""
     write_pairs(folder, [mask.shape[:2]] * 4)
     for path in (folder / "annotations").iterdir():
-        write(path, encoded(mask.astype(np.uint8)))
+        write(path, encoded(mask.astype(np.uint16)))
     return folder
 
 
@@ -163,6 +163,7 @@ def mask_of_each(folder: Path, mask: np.ndarray) -> Path:
         # 255 is no class: every pixel that counts would be of class 0, and every answer right.
         ((0, 255), None, "255 is always ignored"),
         ((4,), 4, r"can be used.* number 4, but the 4 classes"),
+        ((300,), None, "can be used.* class 300 is above 255"),
     ],
 )  # fmt: skip
 def test_numbers_in_masks_that_are_no_classes(
@@ -171,7 +172,7 @@ def test_numbers_in_masks_that_are_no_classes(
     """Two numbers, 0 and 128, give 129 classes: the line names them and what to do."""
     mask_of_each(tmp_path, np.resize(np.array(numbers), (16, 16)))
     task, progress = task_of(tmp_path, classes=classes), RecordedProgress()
-    if numbers in ((0, 255), (4,)):
+    if numbers in ((0, 255), (4,), (300,)):
         with pytest.raises(ValueError, match=words):
             task.prepare()
         return

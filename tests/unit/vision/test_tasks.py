@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from magneto.data.workers import BatchPrefetcher
+from magneto.lab.sweep import check_weights_first
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.vision.batches import read_or_replace
@@ -56,7 +57,7 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be half"),
     ("image-tokenizer", {"model__target_width": 7}, "target_width is 7, but .* width of 5"),
     ("image-tokenizer", {"model__channels": 3}, "have 1 channel, but model.channels is 3"),
-    ("image-modelling", {"model__codes": None}, "set model.codes"),
+    ("image-modelling", {"model__codes": None}, "builtin:patches has no number"),
     ("image-modelling", {"data__image_tokenizer": "nowhere"}, "no run in nowhere"),
     ("segmentation", {"data__source": "builtin:digits"}, "has no masks"),
     ("segmentation", {}, "has 11 classes, but model.classes is 5"),
@@ -79,6 +80,7 @@ def test_a_run_is_opened_without_what_it_was_trained_with(
     found = load_run(tmp_path / "one", "auto", {"model.teacher": "clip:nowhere"})
     assert found.recipe.model.target_width == 5
     chosen = {"data__image_tokenizer": str(tmp_path / "one"), "model__codes": None}
+    check_weights_first(small_recipe("image-modelling", **chosen))
     run = tmp_path / "run"
     train_small("image-modelling", run, **chosen, training__steps=2, training__save_every=2)
     chosen["data__image_tokenizer"] = str(tmp_path / "two")
