@@ -133,7 +133,7 @@ class EndAtLimit(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Set excluded log-probabilities (rows, vocabulary) to -inf.
 
-        `input_ids` are each row's start token and generated tokens, (rows, 1 + generated tokens).
+        `input_ids` of shape (rows, 1 + generated tokens) begin with the start token.
         """
         if input_ids.shape[1] <= self.longest:
             return scores

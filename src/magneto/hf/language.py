@@ -154,12 +154,13 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         """Return logits, and the loss if labels are given.
 
         The mask has shape (batch, cached + length), or (batch, length, cached + length) to count
-        positions within each document. The cache, dynamic or static, is one of transformers'. This
-        method shifts `labels`, (batch, length); `shift_labels` among `others` are already shifted
-        and take precedence. `logits_to_keep` selects the last N positions for an integer N, or
-        those in a tensor; without it or with labels, all positions have logits. `inputs_embeds`
-        replace `input_ids` by rows of the embedding table, (batch, length, width), not yet
-        multiplied by `embedding_scale`. For `position_ids` among `others` see `resolve_positions`.
+        positions within each document. The cache is a dynamic or static cache of transformers.
+        `labels` of shape (batch, length) are shifted here. `shift_labels` among `others` are
+        already shifted and take precedence. If `logits_to_keep` is an integer N, only the last N
+        positions have logits; if it is a tensor, only the positions in the tensor. By default, and
+        whenever labels are given, all positions have logits. `inputs_embeds` of shape (batch,
+        length, width) replace `input_ids`. They must not yet be multiplied by `embedding_scale`.
+        For `position_ids` among `others` see `resolve_positions`.
         """
         # If these were named parameters, Trainer or `generate` would pass them with every batch.
         shift_labels = others.pop("shift_labels", None)

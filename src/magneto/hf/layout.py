@@ -83,7 +83,7 @@ The three parts of a `qkv_proj` are queries, keys and values.
 class Pair:
     """Tensor of Magneto, and the other library's tensors that it stacks.
 
-    `rows` has the number of rows of each stacked tensor, if the numbers differ.
+    If the stacked tensors differ in their number of rows, `rows` lists these numbers.
     """
 
     ours: str

@@ -2,7 +2,8 @@
 
 Inputs are prepared as in training. A SentencePiece model runs in SentencePiece's own library,
 because a tokenizer.json cannot replace it. If two segmentations of a text have equal scores
-("AA A", "A AA"), rounding errors decide, which differ between SentencePiece and `tokenizers`.
+("AA A", "A AA"), rounding errors decide between them. SentencePiece and `tokenizers` round
+differently.
 """
 
 from __future__ import annotations

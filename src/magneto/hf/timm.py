@@ -1,8 +1,8 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
 The weights determine most of a model's configuration. Other fields come from arguments under timm's
-names, which the config.json beside the weights has (`architecture`, `model_args`) or the user
-gives. Since timm 1.0.16, timm's VisionTransformer includes BEiT-3.
+names. The config.json beside the weights contains them (`architecture`, `model_args`), or the user
+passes them. Since timm 1.0.16, timm's VisionTransformer includes BEiT-3.
 
 In a head of d dimensions, EVA (arXiv 2303.11331) rotates dimensions 2i and 2i + 1 together, while
 Magneto rotates dimensions i and i + d/2 together. Conversion permutes the rows of the projections

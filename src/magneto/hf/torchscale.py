@@ -181,7 +181,7 @@ class _Torchscale(WeightFormat):
         return args
 
     def finalise(self, state: State, config: Any) -> State:
-        """Add copies of the embedding; remove the stack's name from models of a single stack."""
+        """Add copies of the embedding; with a single stack, remove its name from tensor names."""
         if "decoder" in self.stacks:
             table = state[f"{self.stacks[0]}.embed_tokens.weight"]
             state.setdefault("decoder.embed_tokens.weight", table)

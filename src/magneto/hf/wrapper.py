@@ -537,10 +537,14 @@ def classification_loss(
 ) -> Any:
     """Return the mean loss of inputs with one prediction each; see `mean_loss`.
 
-    A missing `config.problem_type` is derived from the labels. "single_label_classification"
-    (cross-entropy) needs class numbers (batch,), where -100 is ignored.
-    "multi_label_classification" (binary cross-entropy) needs 0 or 1 for each class, (batch,
-    num_labels). "regression" (squared error) needs numbers (batch, num_labels) or (batch,).
+    `config.problem_type` names the loss and the form of the labels:
+
+    - "single_label_classification": cross-entropy; class numbers (batch,), -100 is ignored.
+    - "multi_label_classification": binary cross-entropy; 0 or 1, (batch, num_labels).
+    - "regression": squared error; numbers (batch, num_labels), or (batch,) for one label.
+
+    If it is None, it becomes "regression" if `num_labels` is 1. Otherwise, integer labels make it
+    single-label, and other labels make it multi-label.
     """
     if labels is None:
         return None
