@@ -66,6 +66,7 @@ def test_every_hypothesis_is_that_of_transformers_own_model(kind: str, beams: in
     ours = converted(other)
     sources = sentences(12)
     how = hf.BeamSearch(beams=beams, count=beams, longest=20, batch_size=5)
+    assert how.length_penalty == 1, "fairseq's, unless another is given"
     found = hf.Translator(ours, how).search(sources)
     assert found == hf.Translator(other, how).search(sources)
     lengths = {len(tokens) for some in found for tokens in some}

@@ -87,6 +87,7 @@ def test_folders(tmp_path: Path) -> None:
     images(tmp_path / "split", "train/cat/1.png", "train/dog/2.png", "test/cat/3.png")
     images(tmp_path / "flat", "1.png", "2.png")
     images(tmp_path / "masked", "images/1.png", "masks/1.png")
+    images(tmp_path / "inside", "images/cat/1.png", "other/dog/2.png")
     images(tmp_path / "seen", "train/1.png", "train_labels/1.png")
     for name in (
         "text/book.txt", "books/austen/1.txt", "books/dickens/1.txt", "lines/train.en",
@@ -98,6 +99,7 @@ def test_folders(tmp_path: Path) -> None:
     expected = {
         "classes": "image-classification", "split": "image-classification",
         "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
+        "inside": "image-classification",
         "reviews": "text-classification", "books": "causal-lm", "seen": "segmentation",
         "lines": "translation", "lines/train": "translation", "speech": "transducer",
     }  # fmt: skip

@@ -293,6 +293,14 @@ def test_an_image_and_its_mask_go_the_same_way() -> None:
     assert (part != IGNORED).sum() == 256
 
 
+def test_a_resized_mask_has_no_class_between_two_others() -> None:
+    mask = np.random.default_rng(0).choice(np.array([0, 9], np.uint8), (50, 70))
+    change = PairedAugmentation(FORMAT, PairedAugmentationConfig())
+    for number in range(5):
+        _, part = change(np.zeros((50, 70, 3), np.uint8), mask, rng(number))
+        assert {*np.unique(part).tolist()} <= {0, 9, IGNORED}
+
+
 def test_no_class_has_nearly_all_of_a_crop() -> None:
     mask = np.zeros((200, 200), np.uint8)
     mask[:, 150:] = 1
