@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
-from magneto.data.problems import StrictCounts, read_each
+from magneto.data.problems import StrictCounts, reason
 from magneto.data.sources import HubDataset, parse_source, split_of
 from magneto.files import nearest_path, user_path
 
@@ -260,12 +260,7 @@ Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
 def _folder_splits(suite: Suite, folder: Path) -> Splits:
     """Return the suite's files in a folder by split; raise ConfigError for two files of a split."""
     found: Splits = {}
-    for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
-        # The original StoryCloze files of all splits are named cloze_test.
-        name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
-        words = re.split(r"[^a-z0-9]+", name)
-        if not {*words} & {*suite.aliases}:
-            continue
+    for name, path in _suite_files(suite, folder):
         split = split_of(name) or ""
         if split in found:
             which = f"{split or 'question'} files for {suite.name}"
@@ -274,9 +269,22 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
     return found
 
 
+def _suite_files(suite: Suite, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the suite's files in a folder, each with a name that may tell its split."""
+    for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
+        # The original StoryCloze files of all splits are named cloze_test.
+        name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
+        if {*re.split(r"[^a-z0-9]+", name)} & {*suite.aliases}:
+            yield name, path
+
+
 def _no_questions(suite: Suite, data: str | None) -> ConfigError:
+    folder = user_path(data or "")
+    others = [name for name, other in SUITES.items()
+              if data and os.path.isdir(folder) and any(_suite_files(other, folder))]  # fmt: skip
+    have = f", which has {', '.join(others)}" if others else ""
     names = " or ".join(f"{alias}.jsonl" for alias in suite.aliases)
-    where = f"in {data}" if data else "on the hub"
+    where = f"in {data}{have}" if data else "on the hub"
     return ConfigError([
         f"--data: no questions of {suite.name} {where}. Give a file such as {names} with the "
         f"fields {suite.fields}."
@@ -285,7 +293,13 @@ def _no_questions(suite: Suite, data: str | None) -> ConfigError:
 
 def parse_records(suite: Suite, records: Iterable[Record], source: str) -> list[Item]:
     """Convert records to items; a malformed record raises, since skipping it changes the score."""
-    items = list(read_each(records, suite.parse, StrictCounts(), f"{source}, record"))
+    items = []
+    for number, record in enumerate(records, 1):
+        try:
+            items.append(suite.parse(record))
+        except Exception as error:
+            raise ValueError(f"{source}, record {number}: {reason(error)}. The fields of "
+                             f"{suite.name} are {suite.fields}.") from error  # fmt: skip
     if not items:
         raise ValueError(f"{source} has no records")
     return items

@@ -125,7 +125,8 @@ def test_storycloze_is_asked_on_test_and_shown_from_validation(tmp_path: Path, e
 
 def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
     write(tmp_path / "winogrande_dev.jsonl", GRANDE)
-    with pytest.raises(ConfigError, match=r"no questions of winograd in .*wsc285\.jsonl"):
+    message = r"no questions of winograd in .*, which has winogrande\. .*wsc285\.jsonl"
+    with pytest.raises(ConfigError, match=message):
         load("winograd", tmp_path)
     with pytest.raises(ConfigError, match=r"no file or folder .*did you mean .*dev\.jsonl"):
         load("winogrande", tmp_path / "winogrande_de.jsonl")
@@ -147,7 +148,7 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
         ("winograd", HUB, HUB | {"pronoun_loc": 3}, "record 2: .* no 'it' at pronoun_loc 3"),
         ("hellaswag", ASKED, ASKED | {"label": -1}, "record 2: .* not one of the 2"),
         ("hellaswag", ASKED, ASKED | {"choices": ["b", " "]}, "record 2: .*option is empty"),
-        ("winogrande", GRANDE, {"sentence": "a _ b"}, "record 2: no field 'option1'"),
+        ("winogrande", GRANDE, {"sentence": "a _ b"}, "record 2: no field 'option1'.*option2"),
         ("winogrande", GRANDE, "{", "line 2: not JSON"),
         ("winogrande", GRANDE, "[" * 200_000, "line 2: nested too deeply"),
     ],
