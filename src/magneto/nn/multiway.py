@@ -337,28 +337,21 @@ class Packing:
         return (self.row_of(first)[:, None] + further).flatten().clamp(max=self.rows - 1)
 
 
-def pack(
-    vision_lengths: Sequence[int], language_lengths: Sequence[int], length: int | None = None
-) -> Packing:
-    """Compute the places of a batch's tokens, on the CPU.
+def pack(vision_lengths: Sequence[int], language_lengths: Sequence[int]) -> Packing:
+    """Compute the places of a batch's tokens, on the CPU. A row has the longest sample's length.
 
     Args:
         vision_lengths: Number of vision tokens of each sample; 0 for a text alone.
         language_lengths: Number of language tokens of each sample, without padding; 0 for an image
             alone.
-        length: Length of a row, which makes the shapes of batches equal (default: the length of the
-            longest sample).
 
     Raises:
         ValueError: If samples are not in the order images alone, pairs, texts alone, or a sample
-            has no tokens or more than `length`.
+            has no tokens.
     """
     sizes = list(zip(vision_lengths, language_lengths, strict=True))
     check_order(sizes)
-    longest = max((sum(size) for size in sizes), default=0)
-    length = longest if length is None else length
-    if longest > length:
-        raise ValueError(f"a sample of {longest} tokens is longer than a row of {length}")
+    length = max((sum(size) for size in sizes), default=0)
     vision, language = (torch.tensor(of, dtype=torch.long) for of in (vision_lengths,
                                                                     language_lengths))  # fmt: skip
     totals = vision + language
