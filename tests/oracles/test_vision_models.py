@@ -212,7 +212,7 @@ def test_dino(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_said(clip: tuple[Any, str], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="grid of 4 x 4 patches, the model 2 x 2"):
+    with pytest.raises(ValueError, match="grid of 4 x 4 patches, but the model has 2 x 2"):
         build_teacher(config(f"clip:{clip[1]}", patch_size=16))
     with pytest.raises(ValueError, match=f"model.teacher {tmp_path}: .*"):
         build_teacher(config(f"clip:{tmp_path}"))

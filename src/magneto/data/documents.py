@@ -72,9 +72,10 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return, for each split of a source, a function that yields the split's documents.
 
-    Names of files and folders give the splits if one name contains "train" and another name gives a
-    second split. Otherwise the records' field "split" gives the splits, if a record has "train"
-    there. Otherwise all documents belong to "train".
+    The splits are found in this order. Names of files and folders give the splits if one name
+    contains "train" and another name gives a second split. If they do not, the records' field
+    "split" gives the splits, provided that a record has "train" there. If neither names nor records
+    give splits, all documents belong to "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
@@ -123,7 +124,10 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:
-    """Return files by split, which the first folder or the file's name gives (default: "train")."""
+    """Return files by the split that the first folder's or the file's name contains.
+
+    If no name contains "train", all files belong to "train".
+    """
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
     parts = paths_by_split(files, words)
@@ -206,7 +210,10 @@ def _last_character(piece: bytes) -> int:
 
 
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
-    """Return a digest of a source's paths, sizes and change times; without files, of its name."""
+    """Return a digest of the paths, sizes and change times of a source's files.
+
+    A built-in source or a data set of the hub has no files; then the digest is that of its name.
+    """
     found = find_source(source)
     if found.kind == "builtin":
         return fingerprint(source, field, sys.version_info[:3])

@@ -241,7 +241,7 @@ def read_rows(
     counts: Counts,
     read: Callable[[Record], R | None] = lambda record: record,
 ) -> Iterator[R]:
-    """Yield the result of `read` for each table row, given as a dict by column name.
+    """Apply `read` to each table row, a dict by column name, and yield the results.
 
     Blank rows are skipped. A row with more or fewer cells than columns is malformed. Pass `rows`
     without the header. Messages name `path`.

@@ -172,7 +172,7 @@ def read_file(path: Path, counts: Counts) -> Table:
 def media_column(table: Table, name: str) -> MediaColumn:
     """Return a column of paths as a column of media.
 
-    Missing and non-text paths become empty.
+    A path that is missing or is not text becomes "".
     """
     column = table.columns[name]
     if isinstance(column, MediaColumn):
@@ -187,9 +187,9 @@ def _path(value: Any) -> str:
 
 
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
-    """Return the tables of a folder's media or texts by split.
+    """Return a folder's media or texts as tables by split.
 
-    Subfolders may be named after splits. Otherwise all files belong to "train".
+    Subfolders may be named after splits. If they are not, all files belong to "train".
 
     Raises:
         ValueError: If a folder has no files of the kind.
@@ -271,7 +271,7 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
 
 
 def _kept_index(shards: Sequence[Path], progress: Progress) -> dict[str, Any]:
-    """Return the examples in shards and counts of problems, from the cache or from the shards.
+    """Return the examples of shards and the counts of their problems, from the cache if possible.
 
     An example consists of its key, the locations of its media by kind, and its values by column.
     """
@@ -347,7 +347,12 @@ def _is_plain(value: Any) -> TypeGuard[str | int | float | list[str]]:
 
 
 def _joined(members: Mapping[str, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an example's media locations by kind and values by column; `members` are by ending."""
+    """Join the members of an example, given by file ending.
+
+    Returns:
+        The first dict is the locations of the example's media, by kind. The second dict is the
+        example's values, by column.
+    """
     places: dict[str, Any] = {}
     for ending, (place, _) in members.items():
         kinds = (kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own))

@@ -104,7 +104,7 @@ class Files(MediaColumn):
 
     Args:
         root: Folder of relative paths.
-        names: Paths with "/" between their parts; "" for none.
+        names: Paths with "/" between their parts; "" for a row without a file.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:

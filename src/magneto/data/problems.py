@@ -215,7 +215,7 @@ class DataProblems:
         self._note(held)
 
     def record(self, kind: str, name: str, why: str) -> None:
-        """Record a problem of an example by kind, example and reason, unless it is known."""
+        """Record a problem of the example `name`, unless the same problem is already recorded."""
         line = "\t".join(_one_cell(part) for part in (kind, name, why))
         if line not in self._known:
             self._note([line])

@@ -38,7 +38,7 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 def standard_splits(
     values: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return values by standard split; `values` has lower-case names."""
+    """Return values by standard split; the keys of `values` are lower-case names of splits."""
     found = {split: [values[word] for word in words if word in values]
              for split, words in names.items()}  # fmt: skip
     return {split: first[0] for split, first in found.items() if first}
@@ -66,13 +66,13 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a path's last word such as "train" or "val" names; None without one."""
+    """Return the split of the last word such as "train" or "val" in a path; None without one."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
 
 def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, list[Path]]:
-    """Return paths by the split that their names contain, "train" if there is none."""
+    """Return paths by the split that their names contain; a name without a split is "train"."""
     parts: dict[str, list[Path]] = {}
     for path, name in zip(paths, names, strict=True):
         parts.setdefault(split_of(name) or "train", []).append(path)

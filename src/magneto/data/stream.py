@@ -58,7 +58,7 @@ class BatchStream:
         return self.plan.count if isinstance(self.plan, EpochPlan) else None
 
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Divide a step's examples into `parts` near-equal pieces; return pieces `wanted`."""
+        """Divide a step's examples into `parts` near-equal pieces; return the pieces `wanted`."""
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
 
@@ -66,7 +66,7 @@ class BatchStream:
         return [self.make(piece) for piece in self.pieces(step, parts, wanted)]
 
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
-        """Return the batches of the pieces `wanted` for every step from 0 on, without end."""
+        """Return an endless iterator over steps from 0 on: the batches of the pieces `wanted`."""
         return (self.batch(step, parts, wanted) for step in itertools.count())
 
     def names(self, step: int, parts: int, wanted: Sequence[int]) -> str:

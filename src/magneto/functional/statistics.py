@@ -77,7 +77,7 @@ def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[fl
     """Return a difference of means with Welch's standard error and degrees of freedom.
 
     Error and degrees of freedom are nan if a group has one value. If all values within each group
-    are equal, the error is 0 for equal means, and nan otherwise.
+    are equal, the error is 0 if the two means are equal, and nan if they differ.
     """
     if not first or not second:
         raise ValueError("a difference of means needs at least one value in each group")

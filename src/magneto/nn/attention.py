@@ -268,7 +268,7 @@ def build_mask(
 def order_mask(
     length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
 ) -> Tensor:
-    """Return the keys that causal order and window allow each query, boolean (length, keys)."""
+    """Return whether order and window let a query attend to a key, boolean (length, keys)."""
     query = torch.arange(past, past + length, device=device)[:, None]
     key = torch.arange(keys, device=device)
     near = query - key
@@ -325,8 +325,9 @@ def position_index(
 def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
     """Return each query's position in its document, for several documents packed in a sequence.
 
-    A document starts at each position that no allowed attention crosses, in either direction.
-    Without such a position, as with a window or a prefix, the sequence counts as one document. With
+    A document starts at each position that no allowed attention crosses. That is, no query from
+    there on attends to an earlier key, and no earlier query attends to a key from there on. Without
+    such a position, as with a window or a prefix, the sequence counts as one document. With
     a cache, the first document starts at the earliest key that a query attends to.
 
     Args:

@@ -118,7 +118,7 @@ class MultiwayFeedForward(nn.Module):
         vision: tuple[Tensor, ...],
         language: tuple[Tensor, ...],
     ) -> Streams:
-        """Apply a method of each token's expert to the token."""
+        """Apply `call` to each modality's expert and its tokens."""
         return call(self.experts["vision"], *vision), call(self.experts["language"], *language)
 
 
@@ -228,8 +228,9 @@ class MultiwayEncoder(ProbedStack):
         """Return one layer's attention weights; arguments and errors are those of `features`.
 
         Returns:
-            Weights, (samples, heads, length, length), with queries before keys and a sample's
-            vision tokens first. Keys that are padding have weight 0.
+            Weights, (samples, heads, length, length). The third dimension is the queries, and the
+            fourth is the keys. A sample's vision tokens come first. Keys that are padding have
+            weight 0.
         """
         self.check_layers([layer])
         return record_attention_weights(

@@ -27,7 +27,8 @@ from magneto.theory.placement import Stack
 class ProbedStack(nn.Module, ABC):
     """Base class of stacks, independent of the types of their layers' inputs.
 
-    Abstract methods tell the probe what the inputs and outputs of layers are.
+    Abstract methods tell `magneto.lab.probe`, which measures layers, what their inputs and outputs
+    are.
 
     Attributes:
         config: Shape of the stack.
@@ -228,8 +229,8 @@ class Encoder(LayerStack):
             attention_mask: As in `forward`.
 
         Returns:
-            Weights, (batch, heads, length, length), with queries before keys. Rows sum to 1, and
-            rows without allowed keys are zero.
+            Weights, (batch, heads, length, length). The third dimension is the queries, and the
+            fourth is the keys. Rows sum to 1, and rows without allowed keys are zero.
 
         Raises:
             ValueError: If the layer does not exist.
@@ -290,7 +291,7 @@ class Decoder(LayerStack):
 
 
 class EncoderDecoder(nn.Module):
-    """Encoder and decoder with cross-attention, for `encoder_layers` and `decoder_layers`."""
+    """Encoder of `encoder_layers` layers, and decoder of `decoder_layers` with cross-attention."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -114,14 +114,18 @@ def effective_scale(fan_in: int, variance: float) -> float:
 
 
 def _printed(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l of theorems 1 to 3 as printed: the inner sum is over k = 2..L for every l."""
+    """Return q_l as printed in theorems 1 to 3, equal for every l.
+
+    With signals s_k, q_l = (1 + sum_k s_k / (s_1 + ... + s_(k-1))) / (s_1 + ... + s_L). The sum is
+    over k = 2..L.
+    """
     sums = list(accumulate(signals))
     paths = 1 + fsum(s / before for s, before in zip(signals[1:], sums[:-1], strict=True))
     return [paths / sums[-1]] * len(signals)
 
 
 def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l of appendix A: the inner sum is over the sublayers above, k = l+1..L."""
+    """Return q_l of appendix A: as `_printed`, but with a sum over k = l+1..L."""
     sums = list(accumulate(signals))
     ratios = [s / before for s, before in zip(signals[1:], sums[:-1], strict=True)]
     above = list(accumulate(reversed(ratios), initial=0.0))[::-1]
@@ -150,7 +154,7 @@ class Family:
             cross-attention, the signal times q_l is the share of the encoder's update that reaches
             the decoder's output.
         backward: For each form, the function from (signals, alpha) to q_l.
-        skip: "one" if the derivation has no weight on the skip connection.
+        skip: "one" if the derivation assumes a skip connection with weight 1.
         note: Caveat for readers.
     """
 
@@ -216,11 +220,11 @@ FAMILIES: dict[Layout, Family] = {
     (("before", "inside"), ("before", "inside"), "norm"): _SUB,
     (("after",), ("after",), "none"): _DEEPNET,
 }
-"""Formula of the bound by layout: norms of self-attention, norms of the feed-forward network, and
-the norm on top of the stack. Query and key norms do not matter, since queries and keys change no
-magnitude. Norms of cross-attention do not matter either, since theorem 3 always assumes one norm
-before its output projection. A placement with head scales, a value norm, gates or a different first
-layer has no bound."""
+"""Formula of the bound by layout. A layout is the norms of self-attention, the norms of the
+feed-forward network, and the norm on top of the stack. Query and key norms do not matter, since
+queries and keys change no magnitude. Norms of cross-attention do not matter either, since theorem 3
+always assumes one norm before its output projection. A placement with head scales, a value norm,
+gates or a different first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
@@ -305,7 +309,7 @@ def encoder_decoder_bound(
         placement: Placement with the formula.
         encoder: Scales of 2 sublayers per layer.
         decoder: Scales of 3 sublayers per layer.
-        cross: The decoder's cross-attentions, a key of `CROSS_ATTENTION`.
+        cross: Positions of cross-attention in the decoder, a key of `CROSS_ATTENTION`.
         form: As in `bound`.
 
     Raises:

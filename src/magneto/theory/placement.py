@@ -141,9 +141,9 @@ class Placement:
         query_key_norm: "head" normalises each head's queries and keys, "width" those of all heads
             together.
         value_norm: "head" normalises each head's values.
-        gated: Kinds of attention with a gate: joined heads are multiplied elementwise by the
-            sigmoid of a linear layer of the sublayer's input (in cross-attention the query's),
-            before `inside` and the output projection.
+        gated: Kinds of attention with a gate. Joined heads are multiplied elementwise by the
+            sigmoid of a linear layer, before `inside` and the output projection. The linear layer
+            reads the input of the queries.
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
         gain: Gain of those weights at initialisation.
         alpha: Weight of the skip connection.

@@ -230,7 +230,7 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the joined rows of all ranks' tensors on every rank; the CPU copy is slow."""
+    """Return the joined rows of all ranks' tensors on every rank, by way of the CPU (slow)."""
     if world.world_size == 1:
         return tensor
     return torch.cat(gather_lists([tensor.cpu()], world)).to(tensor.device)

@@ -62,7 +62,7 @@ class MetricsLogger:
             tracker.add(values, row["step"])
 
     def check(self) -> None:
-        """Raise FileNotFoundError if the log is gone: writing to it would not fail."""
+        """Raise FileNotFoundError if the log was removed, since writing to it would not fail."""
         held = os.fstat(self.file.fileno())
         if not self.path.exists() or not os.path.samestat(self.path.stat(), held):
             raise FileNotFoundError(
@@ -324,7 +324,7 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 
 
 class Throughput:
-    """Meter of units per second and model-FLOPs utilisation, which excludes pauses.
+    """Meter of units per second and of model-FLOPs utilisation, both without pauses.
 
     Args:
         flops_per_unit: Floating-point operations of a unit.

@@ -170,8 +170,8 @@ def train(
 
     Raises:
         ValueError: If the learning rate is missing, the batch has fewer examples than
-            micro-batches, or the device or ranks are not available; or if `run` has checkpoints and
-            `resume` is False, or has a run with another recipe.
+            micro-batches, or the device or ranks are not available. Also if `run` has checkpoints
+            and `resume` is False, or if the run in `run` has another recipe.
         FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()
@@ -327,7 +327,7 @@ def log(state: TrainingState) -> None:
 
 
 def evaluate(state: TrainingState) -> None:
-    """Evaluate the averaged weights, or if there is no average, the model's; save the best weights.
+    """Evaluate the averaged weights if there are any, else the model's; save the best weights.
 
     Weights with a non-finite validation loss are never the best, even if another metric is finite.
     """

@@ -284,7 +284,7 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
     recomputed activations.
 
     Args:
-        task: A prepared task, with its companion on the CPU.
+        task: A prepared task whose frozen model (`Task.companion`) is on the CPU.
         batch: A batch on the CPU.
         precision: "bf16" or "fp32", as in training.
 

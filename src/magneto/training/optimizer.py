@@ -35,8 +35,8 @@ def build_optimizer(
     would change the parameter names.
 
     Raises:
-        ValueError: If one of the `multipliers` of the learning rate names no parameter, or if the
-            parametrization is "mup", whose factors are Adam's, and the optimizer is not AdamW.
+        ValueError: If one of the `multipliers` of the learning rate names no parameter, or if
+            `parametrization` is "mup" and the optimizer is not AdamW. mup's factors hold for Adam.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
@@ -110,8 +110,9 @@ def gradient_scale(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient norm before clipping, and the factor that averages and clips gradients.
 
-    The gradients are those of the summed loss, averaged over ranks, so the factor includes world
-    size / count. Both results stay on the device.
+    The parameters' gradients must be those of the summed loss, averaged over ranks. `count` is the
+    number of predictions on all ranks, so the factor includes world size / `count`. Both results
+    stay on the device.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()

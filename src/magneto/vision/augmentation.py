@@ -84,7 +84,7 @@ def adjust_colour(image: Any, hue: float, saturation: float = 1.0) -> Any:
 def random_erasing(
     image: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Replace a random rectangle by normal noise, with the probability `probability`.
+    """With probability `probability`, replace a random rectangle by normal noise.
 
     The image is normalised, float32 (channels, height, width), and is changed in place.
     """
@@ -212,8 +212,8 @@ class Augmentation:
 class PairedAugmentation:
     """Augmentation of training images and their masks; a crop has the model's image size.
 
-    An image is first resized to fit within `fit`: the maximum of the longer side and the maximum of
-    the shorter side, in pixels.
+    `fit` is the maximum of an image's longer side and the maximum of its shorter side, in pixels.
+    An image is first resized to fit within both.
     """
 
     input_format: InputFormat
@@ -279,7 +279,8 @@ def photometric_distortion(
 ) -> np.ndarray:
     """Change brightness, contrast, saturation and hue, each with the given probability.
 
-    At random, contrast comes before or after saturation and hue, as in SSD (arXiv 1512.02325).
+    The order is random in one respect, as in SSD (arXiv 1512.02325): contrast is changed either
+    before or after saturation and hue.
     """
     found = pixels.astype(np.float32)
     if random.random() < probability:

@@ -1,8 +1,9 @@
 """Batches of images: shuffled and augmented for training, fixed for evaluation.
 
-A single broken image never ends a run. In training, a random image replaces a broken one; seed,
-draw and index determine which. In evaluation, a blank image replaces a broken one and counts as
-wrong. A batch's "broken" is True for each replaced image.
+A single broken image never ends a run. In training, a random image replaces a broken one. The seed
+and the broken image's index and draw (see `Finish`) determine the replacement. In evaluation, a
+blank image replaces a broken one and counts as wrong. A batch's "broken" is True for each replaced
+image.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
-"""Function that returns the example of an index, as arrays and numbers by name."""
+"""Function from an index and a random generator to an example: arrays and numbers by name."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
 """Function that completes a batch, given the batch and its examples' indices and draws.
 
@@ -43,9 +44,10 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return an example and its index: those of `index` or, if it is broken, of a random example.
+    """Return the example at `index`, and `index`.
 
-    `key` (seed and draw) and `index` determine the random numbers.
+    If that example is broken, return a random example and its index. `key` (seed and draw) and
+    `index` determine the random numbers.
 
     Raises:
         ValueError: If `TRIES` images in a row are broken.

@@ -111,8 +111,8 @@ def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, fl
 
     Returns:
         "loss", "accuracy", and "calibration_error", which is the expected calibration error over
-        15 bins of confidence. For more than five classes also "accuracy_top5". If there are broken
-        images, also their number, "broken".
+        15 bins of confidence. With more than five classes, "accuracy_top5" is added. With broken
+        images, their number is added as "broken".
     """
     count = sums["count"]
     found = {"loss": sums["loss"] / count, "accuracy": sums["right"] / count}
@@ -145,7 +145,7 @@ class ImageClassification(FineTuning):
 
     @property
     def classes(self) -> int:
-        """Number of the model's classes; null takes it from the data."""
+        """Number of the model's classes: `model.classes` or, if that is null, the data's number."""
         return self.model_config.classes or len(self.names)
 
     @cached_property
@@ -205,7 +205,7 @@ class ImageClassification(FineTuning):
         """Return the loss summed over images.
 
         "accuracy" is logged with respect to the images' own labels. "broken" is the share of images
-        that could not be read, and that other images replace.
+        that could not be read and were replaced by other images.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
         objective = {

@@ -82,8 +82,8 @@ class ImageInputConfig:
     the images' shorter sides, at most 64."""
     patch_size: Side | None = 16
     """Height and width of a patch in pixels. With null, the patch size is that of the pre-trained
-    run or image tokenizer. If there is neither, a patch has at least 2 pixels per side, and an
-    image at most 8 patches per side."""
+    run or image tokenizer. If there is neither, it is at least 2 pixels, and large enough for an
+    image to have at most 8 patches per side."""
     channels: Side | None = 3
     """Number of channels of the image. With null, the number is that of the pre-trained run or
     image tokenizer. If there is neither, it is 1 if all images of a sample are grey, else 3."""
@@ -129,7 +129,7 @@ class ImageInputConfig:
 class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
     """Encoder over the patches of an image.
 
-    Where `image_size`, `patch_size` or `channels` is None, `max_length` is derived too.
+    If `image_size`, `patch_size` or `channels` is None, `max_length` is derived too.
     """
 
     stem: Literal["linear", "convolutions"] = "linear"
@@ -301,8 +301,8 @@ class ImageClassificationDataConfig(ImageDataConfig):
     each pair of images is mixed by one of the two, at random."""
     class_names: str | None = None
     """Path of a text file with one class name per line, in the order of the classes' numbers. The
-    file replaces `classes`. A run needs it for an evaluation on folders whose names are not its
-    class names, such as ImageNet's 1000 wnids (n01440764, ...)."""
+    file replaces `classes`. Give it to evaluate a run on folders that are not named like the run's
+    classes, such as ImageNet's 1000 wnids (n01440764, ...)."""
     candidates: Literal["all", "present"] = "all"
     """Classes from which validation chooses its prediction: "all" classes of the model, or the
     classes "present" in the validation images (200 for ImageNet-A and ImageNet-R)."""
@@ -458,7 +458,7 @@ class SegmenterConfig(FineTunedImageConfig):
     def _feature_layers_rise(self) -> Iterator[str]:
         top, layers = self.layers - 1, list(self.read_layers)
         if layers != sorted(layers) or layers[-1] != top:
-            yield (f"feature_layers must rise to the top layer, {top} (counted from 0), "
+            yield (f"feature_layers must ascend and end at the top layer, {top} (counted from 0), "
                    f"not {layers}")  # fmt: skip
 
     @property
@@ -485,9 +485,9 @@ class SegmentationDataConfig(ImageSourceConfig):
     """Numbers that are ignored, as the masks have them before `reduce_zero_label`. The number 255
     is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
-    """Maximum of an image's longer and of its shorter side, in pixels (2048 and 512 for ADE20k).
-    Images are resized to fit before augmentation, and keep their aspect ratio. With null, images
-    are not resized."""
+    """Maximum of an image's longer side and maximum of its shorter side, in pixels (2048 and 512
+    for ADE20k). Images are resized to fit before augmentation, and keep their aspect ratio. With
+    null, images are not resized."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

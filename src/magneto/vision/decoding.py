@@ -47,7 +47,7 @@ class PixelPicture:
 
 
 class EncodedPicture:
-    """Image file whose pixels are decoded on demand; an animation is its first frame.
+    """Image file whose pixels are decoded on demand; only the first frame of an animation is read.
 
     Args:
         content: Bytes of the file.

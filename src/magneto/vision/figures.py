@@ -78,7 +78,7 @@ def short(names: Sequence[str], number: int) -> str:
 
 
 def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
-    """Draw a confusion matrix; `what` names what is counted, such as "images"."""
+    """Draw a confusion matrix; `what` is the noun for what is counted, such as "images"."""
     words = [short(names, number) for number in range(len(counts))]
     drawn, hidden = confusion_matrix(counts, words)
     right, total = int(np.trace(counts)), int(counts.sum())
@@ -217,7 +217,7 @@ def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.
 def overlay_panels(
     panels: Sequence[Panel], shown: Sequence[np.ndarray], names: Sequence[str]
 ) -> bytes:
-    """Draw panels in a row, beside a legend of the classes that they show, the largest first."""
+    """Draw panels in a row, and beside them a legend of their classes, the largest class first."""
     counts = np.bincount(np.concatenate([x.ravel() for x in shown]), minlength=256)[: len(names)]
     order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
     shares, colours = 100 * counts / max(counts.sum(), 1), class_colours(len(names)) / 255

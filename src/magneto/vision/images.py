@@ -123,7 +123,7 @@ class ImageSplit:
 
     Attributes:
         table: Table with a column "image". It may have a column "label" (class numbers, int64;
-            `UNLABELLED` without a class), a column "mask", and columns of texts.
+            `UNLABELLED` for an image without a class), a column "mask", and columns of texts.
         problems: Counter of images that can't be read properly.
         names: Names of the columns of images, in the model's order. An example has one image per
             column.
@@ -215,7 +215,7 @@ class ImageSplit:
 
     @property
     def digest(self) -> str:
-        """Digest of all labels, texts, names and sizes of images, and of some image bytes."""
+        """Digest of all labels, texts, image names and image sizes, and of some images' bytes."""
         return self.table.digest
 
 
@@ -307,8 +307,9 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is no such column.
 
-    Tables of shards and of the hub have columns of media; then one of these columns is the column
-    of images. `given` is the name in the recipe, or None, and `mask` is the column of masks.
+    If a table has columns of media, as tables of shards and of the hub have, only one of these
+    columns can be the column of images. `given` is the name in the recipe, or None. `mask` is the
+    name of the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]

@@ -150,7 +150,7 @@ class ImageModelling(CodePrediction, ImageTask):
         return LazyBatches(batches.plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return the sums over all images that are not broken, without patch aggregation."""
+        """Return the sums over images that are not broken; patch aggregation is left out."""
         codes = self._wanted(batch).masked_fill(batch["broken"][:, None], IGNORED)
         logits = model(batch["images"], batch["hidden"]).flatten(0, 1)
         return Scores(prediction_sums(logits, codes.flatten()))

@@ -54,7 +54,7 @@ class MaskClasses:
         self.table = found.astype(np.uint8)
 
     def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Return the class of each pixel of a stored mask, or `IGNORED`; both masks are uint8.
+        """Convert a stored mask, uint8, to classes, uint8; ignored pixels become `IGNORED`.
 
         Raises:
             BrokenImage: If the mask has an unknown class.

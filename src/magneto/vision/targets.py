@@ -255,7 +255,7 @@ class ImageTokenizer(ImageEncoder):
 
 
 def patch_pixels(images: Tensor, size: int) -> Tensor:
-    """Return the pixels of each patch, and a constant, (batch, patches, channels * size² + 1).
+    """Return each patch's pixels followed by a constant, (batch, patches, channels * size² + 1).
 
     Because of the constant, brightness changes the direction of the vector. Images are (batch,
     channels, height, width) in [-1, 1].

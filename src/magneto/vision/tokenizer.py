@@ -125,9 +125,9 @@ class PretrainedTeacher(nn.Module):
         self.image_size, self.patches = vision.image_size, config.patches
         side = vision.image_size // vision.patch_size
         if side**2 != config.patches:
-            raise ValueError(f"the teacher {path} has a grid of {side} x {side} patches, the model "
-                             f"{config.grid.rows} x {config.grid.columns}: set model.image_size "
-                             "and model.patch_size")  # fmt: skip
+            raise ValueError(f"the teacher {path} has a grid of {side} x {side} patches, but the "
+                             f"model has {config.grid.rows} x {config.grid.columns}: set "
+                             "model.image_size and model.patch_size")  # fmt: skip
         if config.channels != vision.num_channels:
             raise ValueError(f"the teacher {path} reads {vision.num_channels} channels: set "
                              f"model.channels {vision.num_channels}")  # fmt: skip
@@ -189,9 +189,10 @@ class TokenizerDistillation(nn.Module):
         """Encode, quantise and decode images (batch, channels, height, width).
 
         Returns:
-            Predictions of the teacher's features, (batch, patches, target_width). Codes, (batch,
-            patches). Mean squared differences between feature and code vector, (batch, patches),
-            whose gradient flows only to the feature.
+            The first tensor is the predictions of the teacher's features, (batch, patches,
+            target_width). The second is the codes, (batch, patches). The third is the mean squared
+            differences between features and code vectors, (batch, patches). Their gradient flows
+            only to the features.
         """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)
