@@ -34,6 +34,7 @@ from benchmarks.bench_tables import (  # noqa: E402
 from benchmarks.ladders import shape_of  # noqa: E402
 from magneto.files import read_json  # noqa: E402
 from magneto.lab.forecast import percent  # noqa: E402
+from magneto.theory.placement import find_placement  # noqa: E402
 
 RESULTS = DOCS.parent / "benchmarks" / "results"
 # Columns of the table of steps, as the beginnings of the contenders' names.
@@ -218,6 +219,35 @@ def placements_table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
                f"| {' and '.join(powers)} |")  # fmt: skip
 
 
+def rows_table(name: str) -> Iterator[str]:
+    """Yield a line for each placement of a ladder: losses, best and largest stable rates by size.
+
+    Intervals of losses are 80 %.
+    """
+    with (RESULTS / f"ladder-{name}.csv").open(encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["kind"] == "measured"]
+    known = {(line["row"], line["what"], line["size"]): line for line in lines}
+    sizes = list(dict.fromkeys(line["size"] for line in lines))
+    yield (
+        "| placement | "
+        + " | ".join(
+            f"{what}, {lines[0]['axis']} {size}"
+            for what in ("loss", "best rate", "largest stable rate")
+            for size in sizes
+        )
+        + " |"
+    )
+    yield "|---|" + 3 * len(sizes) * "--:|"
+    for row in dict.fromkeys(line["row"] for line in lines):
+        losses = (known[row, "loss", size] for size in sizes)
+        cells = [f"{float(one['value']):.3f} ({float(one['low']):.3f} to {float(one['high']):.3f})"
+                 for one in losses]  # fmt: skip
+        cells += [f"{float(known[row, 'best_rate', size]['value']):.2g}" for size in sizes]
+        stable = (known.get((row, "stable_rate", size)) for size in sizes)
+        cells += ["–" if one is None else f"{float(one['low']):g}" for one in stable]
+        yield f"| {find_placement(row).title} | {' | '.join(cells)} |"
+
+
 def filled(page: str, name: str, lines: Iterator[str]) -> str:
     """Return a page with the lines of a table between its two comments."""
     begin, end = re.search(rf"<!-- {name}: .* -->\n", page), f"<!-- end of {name} -->"
@@ -242,6 +272,7 @@ def generated() -> dict[Path, str]:
     beside = list(placements(dict.fromkeys(row["ladder"] for row in rungs)))
     texts["ladder"] = filled(texts["ladder"], "placements-answer", placements_answer(beside))
     texts["ladder"] = filled(texts["ladder"], "placements", placements_table(beside))
+    texts["ladder"] = filled(texts["ladder"], "four-placements", rows_table("text-width-24"))
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
     draws |= {
         "probe": partial(bars, *first_table(texts["probe"]), "runs"),

@@ -140,7 +140,7 @@ def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) 
     """Return a function that makes the example of a sequence from its index.
 
     A sequence is `<s>` (the argument `begin`) and the next `length - 1` tokens of the texts. An
-    example has the masked tokens, "seen", and "targets", both (length,).
+    example has "seen" (the tokens, partly masked) and "targets", both (length,).
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
