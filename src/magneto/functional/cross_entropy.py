@@ -261,7 +261,7 @@ def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
 def frequency_sums(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return the sums "loss" (nats), "right" and "count" of predicting by training frequencies.
+    """Return the sums "loss" (nats), "right" and "count" of a predictor by training frequencies.
 
     Args:
         train: Frequency of each number in training, (size,); 1 is added to each.

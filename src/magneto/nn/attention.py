@@ -385,7 +385,6 @@ class KeyValueCache:
         self.layers: dict[int, CacheLayer] = {}
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer's cache, and return all that the cache contains."""
         if held := self.layers.get(layer):
             key = torch.cat((held.keys, key), dim=2)
             value = torch.cat((held.values, value), dim=2)
@@ -393,7 +392,6 @@ class KeyValueCache:
         return key, value
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return the number of cached positions of a layer."""
         return self.layers[layer].keys.shape[2] if layer in self.layers else 0
 
     def reorder(self, rows: Tensor) -> None:

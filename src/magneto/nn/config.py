@@ -88,7 +88,7 @@ class TransformerConfig:
     """Number of decoder layers of an encoder-decoder (default: null, no encoder-decoder)."""
     key_value_heads: Width | None = None
     """Number of key/value heads in grouped-query attention, which must divide `heads` (default:
-    null, `heads`)."""
+    null, as many as `heads`)."""
     head_dim: Width | None = None
     """Width of a head (default: null, `width / heads`)."""
     windows: tuple[PositiveInt | None, ...] = ()
@@ -227,7 +227,6 @@ class TransformerConfig:
 
     @property
     def head_width(self) -> int:
-        """Width of one attention head."""
         return self.head_dim or self.width // self.heads
 
     @property
@@ -245,7 +244,6 @@ class TransformerConfig:
         return self.windows[layer % len(self.windows)] if self.windows else None
 
     def biased(self, projection: Biased) -> bool:
-        """Return whether a projection has a bias."""
         return self.bias and projection not in self.unbiased
 
     @property

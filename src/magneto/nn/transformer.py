@@ -27,8 +27,7 @@ from magneto.theory.placement import Stack
 class ProbedStack(nn.Module, ABC):
     """Base class of stacks, independent of the types of their layers' inputs.
 
-    Abstract methods tell `magneto.lab.probe`, which measures layers, what their inputs and outputs
-    are.
+    Abstract methods describe the inputs and outputs of layers to the probe (`magneto.lab.probe`).
 
     Attributes:
         config: Shape of the stack.
@@ -75,7 +74,7 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return, for each position, the mean over those positions with which it is compared.
+        """Return, for each position, the mean over the positions with which the probe compares it.
 
         Args:
             tokens: Result of `tokens` for a layer's output.

@@ -21,7 +21,7 @@ Stack = Literal["encoder", "decoder"]
 
 @dataclass(frozen=True)
 class Depth:
-    """Depth of a stack and of its partner.
+    """Depth of a stack and, in an encoder-decoder, of the other stack.
 
     Attributes:
         stack: Kind of the stack.

@@ -99,8 +99,8 @@ class TrainingConfig:
     node)."""
     divergence_patience: PositiveInt = 100
     """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss is
-    high if it is above 1.5 times the first loss, or has risen again by more than half of its
-    decrease."""
+    high if it is above 1.5 times the first loss. It is also high if it has risen again by more than
+    half of its decrease."""
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"

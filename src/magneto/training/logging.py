@@ -89,7 +89,7 @@ def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one row: sums over steps, divided by summed counts, and the last gradient norm."""
+    """Return one row: sums over steps divided by the summed count, and the last gradient norm."""
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}

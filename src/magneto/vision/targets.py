@@ -337,7 +337,7 @@ class CodePrediction(ImageInputTask):
     """Task that predicts the codes that a frozen image tokenizer gives to masked patches.
 
     Attributes:
-        patches: Masking of patches.
+        patches: Block masking, which chooses the masked patches.
     """
 
     patches: Any
