@@ -8,6 +8,7 @@ import torch._dynamo.testing
 from torch import Tensor, nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
+from magneto.data.stream import to_device
 from magneto.nn.config import MultiwayConfig
 from magneto.nn.init import sublayer_projections, xavier_std
 from magneto.nn.multiway import (
@@ -210,6 +211,14 @@ def test_it_is_drawn_module_by_module_and_every_expert_gets_the_gain(
             scale = gain if role in ("v", "out", "fc1", "fc2") else 1
             expected = xavier_std(*weight.shape, scale)
             assert weight.std().item() == pytest.approx(expected, rel=0.05), role
+
+
+def test_training_reads_no_value_on_the_host() -> None:
+    """The meta device has no values, so a wait for the device would be an error."""
+    with torch.device("meta"):
+        model = MultiwayEncoder(MultiwayConfig(**SHAPE, **DESIGNS["fusion"], drop_path=0.1))
+    pull(model(*to_device(tokens(MIXED), torch.device("meta"))))
+    assert all(p.grad is not None and p.grad.is_meta for p in model.parameters())
 
 
 def test_one_graph_serves_batches_of_every_size() -> None:
