@@ -69,10 +69,12 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
         return run_tokenizer(run), open_run(run).data.normalisation
     try:
         load_tokenizer(run)
+        pictures = read_object(run / PICTURES, "normalisation")
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{run} has no tokenizer: convert the weights again with "
-                                "--tokenizer beit3.spm") from error  # fmt: skip
-    return str(run), str(read_object(run / PICTURES, "normalisation")["normalisation"])
+        raise FileNotFoundError(f"{run} lacks its tokenizer or {PICTURES}: export the model again, "
+                                "or convert the weights again with --tokenizer "
+                                "beit3.spm") from error  # fmt: skip
+    return str(run), str(pictures["normalisation"])
 
 
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:

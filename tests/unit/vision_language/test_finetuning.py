@@ -13,6 +13,7 @@ from magneto.recipe import RUN_FILE, load_recipe
 from magneto.runs import load_run
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.task import figures_of
+from magneto.vision_language.finetuning import pretrained_inputs
 from magneto.weights import open_tensors
 from tests.evaluating import measured
 from tests.problems import listed
@@ -160,6 +161,13 @@ def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) ->
             begun(tmp_path, pretrained, **changes).prepare()
     with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*sub\?"):
         begun(tmp_path, Path(f"{pretrained}b")).prepare()
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    (exported / "config.json").write_text("{}")
+    for _ in range(2):  # without a tokenizer, then with one alone
+        with pytest.raises(FileNotFoundError, match=r"preprocessor_config.json: export"):
+            pretrained_inputs(begun(tmp_path, exported).model_config)
+        ByteTokenizer().save(exported)
     load_recipe("masked-lm/tiny").save(tmp_path / RUN_FILE)
     with pytest.raises(ValueError, match="not a vision-language run"):
         begun(tmp_path, tmp_path).prepare()
