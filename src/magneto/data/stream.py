@@ -178,7 +178,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     count = len(lengths)
 
     def cut_pool(pool: np.ndarray) -> list[np.ndarray]:
-        """Divide a pool into batches of similar lengths; the last, smaller batch is random."""
+        """Divide a pool into batches of similar lengths; a smaller last one has random lengths."""
         over = len(pool) % batch_size
         by_size = pool[over:][np.argsort(lengths[pool[over:]], kind="stable")]
         pieces = [by_size[i : i + batch_size] for i in range(0, len(by_size), batch_size)]

@@ -257,7 +257,8 @@ def hold_out(
 
     Args:
         table: Table to divide.
-        fraction: Share of the column's values to hold out, and so about this share of the rows.
+        fraction: Share of the column's values to hold out. About the same share of the rows is then
+            held out.
         key: Name of the column. The value of a medium is its key.
         counts: Receives the count of held-out rows if it is far above the request.
 

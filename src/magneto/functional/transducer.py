@@ -535,8 +535,9 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
     """Return the most probable path.
 
     Returns:
-        The frame at which each label is emitted, (batch, labels), or -1 for padding and utterances
-        without a path; and the path's log-probability, (batch,). Ties are broken arbitrarily.
+        The first tensor is the frame at which each label is emitted, (batch, labels); -1 for
+        padding and utterances without a path. The second tensor is the path's log-probability,
+        (batch,). Ties are broken arbitrarily.
     """
     scores = forward_scores(lattice, torch.maximum)
     steps, batch, width = scores.shape

@@ -297,10 +297,11 @@ class GridBiasLogits(LayerPositions):
 class TransformerXLLogits(LayerPositions):
     """Layer's module of Transformer-XL's relative positions, as in ESPnet's encoders.
 
-    A logit is (q + u) k + (q + v) W r, where r are sinusoids of the distance (arXiv 1901.02860,
-    section 3.3). Each layer has its own matrix W. The vectors u and v of each head are initially
-    Xavier uniform, as in ESPnet. The second term is a bias on the logits. The bias is a view of the
-    products with all distances, (batch, heads, length, 2 * length), so nothing is copied.
+    The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
+    (arXiv 1901.02860, section 3.3). Each layer has its own matrix W. The vectors u and v of each
+    head are initially Xavier uniform, as in ESPnet. The second term is a bias on the logits. The
+    bias is a view of the products with all distances, (batch, heads, length, 2 * length), so
+    nothing is copied.
     """
 
     sublayer: Sublayer = "self_attention"

@@ -349,7 +349,7 @@ VARIANTS: dict[str, Placement] = {
         ),
     )
 }
-"""Variants of the placements in `PLACEMENTS`; recipes may name both."""
+"""Variants of the placements in `PLACEMENTS`; recipes may name rows of both tables."""
 
 
 def find_placement(name: str | Placement) -> Placement:

@@ -284,9 +284,10 @@ def accumulate(
     """Add up the gradients of the summed loss over this rank's micro-batches.
 
     Returns:
-        A tensor with loss, count and the task's logs, summed over all ranks, on the device; the
-        names of its entries; and the number of units (`Task.unit`, such as tokens) in this rank's
-        micro-batches. The function does not wait for the device.
+        The first value is a tensor on the device: loss, count and the task's logs, summed over all
+        ranks. The second is the names of its entries. The third is the number of units
+        (`Task.unit`, such as tokens) in this rank's micro-batches. The function does not wait for
+        the device.
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):

@@ -69,7 +69,7 @@ def enhance(image: Any, what: str, factor: float) -> Any:
 
 
 def adjust_colour(image: Any, hue: float, saturation: float = 1.0) -> Any:
-    """Shift the hue by a fraction of the colour circle, and multiply the saturation.
+    """Shift the hue by a fraction of the colour circle, and multiply the saturation by a factor.
 
     A grey image is returned unchanged.
     """

@@ -85,10 +85,10 @@ class MaskedImageModel(ImageEncoder):
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
-        """Return logits (batch, count, codes) or, if `codes` (batch, count) is not None, losses.
+        """Return logits (batch, count, number of codes), or losses if the right `codes` are given.
 
-        The losses are a list: the loss of the prediction and, if patch aggregation is on, the loss
-        of patch aggregation. The logits of the losses are computed in chunks.
+        `codes` are (batch, count). The losses are a list: the loss of the prediction and, if patch
+        aggregation is on, the loss of patch aggregation. Their logits are computed in chunks.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])

@@ -257,8 +257,8 @@ class Segmentation(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the weighted sum of both heads' cross-entropy over all pixels with a class.
 
-        "pixel_accuracy" is logged. "broken" is the share of these pixels that are in images which
-        replace unreadable images.
+        "pixel_accuracy" is logged. "broken" is the share of these pixels in images that replace
+        unreadable ones.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED

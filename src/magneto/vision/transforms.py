@@ -131,7 +131,8 @@ def size_to_fit(height: int, width: int, fit: tuple[int, int] | None) -> tuple[i
 def resize_to_fit(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
     """Resize pixels bilinearly to the largest size within `fit`, and keep the aspect ratio.
 
-    `fit` is the maximum of the longer and of the shorter side; None does not resize.
+    `fit` is the maximum of the longer side and the maximum of the shorter side; None does not
+    resize.
     """
     height, width = pixels.shape[:2]
     rows, columns = size_to_fit(height, width, fit)
@@ -220,7 +221,7 @@ class CentreCrop:
 
 
 def validation_transform(data: Any, input_format: InputFormat) -> CentreCrop:
-    """Return the transform of validation images, for a configuration `data` with `resize`.
+    """Return the transform of validation images; `data` is a configuration with `resize`.
 
     Raises:
         ValueError: If the model's image size exceeds `data.resize`.
