@@ -78,7 +78,8 @@ def test_formats(
 def test_channels(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.stack([TONE, TONE / 2], 1), 16000, subtype="FLOAT")
     path = str(tmp_path / "a.wav")
-    assert np.allclose(read_sound(path, 16000).samples, 0.75 * TONE)
+    for samples in (read_sound(path, 16000).samples, *sound_pieces(Path(path), 16000, print)):
+        assert len(samples) == 0 or np.allclose(samples, 0.75 * TONE)
     assert np.allclose(read_sound(path, 16000, Segment(channel=1)).samples, TONE / 2)
     for none in (Segment(channel=2), Segment(channel=-1)):
         assert header_seconds(path, none) == (0.0, NO_CHANNEL)

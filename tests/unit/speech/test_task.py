@@ -11,11 +11,12 @@ import torch
 from magneto.config import ConfigError
 from magneto.data.stream import BatchStream
 from magneto.fields import build
+from magneto.functional.transducer import TransducerAlignment
 from magneto.runs import load_run
 from magneto.speech import batching
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig, TransducerConfig
-from magneto.speech.figures import draw_errors, recognised_words
+from magneto.speech.figures import draw_alignment, draw_errors, recognised_words
 from magneto.speech.task import (
     LEFT_OUT,
     NO_FINITE_LOSS,
@@ -143,6 +144,22 @@ def test_the_three_figures() -> None:
     assert best <= total < 0
     words = sum(len(text.split()) for text in task.speech.splits.validation.values("text"))
     assert f"5 validation utterances have {words} words" in figures[2].caption
+
+
+def test_the_best_path_rises_in_the_middle_of_each_labels_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("magneto.speech.figures.as_png", drawn.append)
+    task = made()
+    task.prepare()
+    frames, scores = torch.tensor([[1, 1, 3]]), torch.tensor([-2.0])
+    alignment = TransducerAlignment(frames, scores, scores, torch.zeros(1, 5, 4))
+    draw_alignment(task, "a", "one", [1, 2, 3], alignment)
+    (line,) = drawn[0].axes[0].lines
+    times, heights = line.get_data()
+    assert line.get_drawstyle() == "steps-post" and list(heights) == [0, 1, 2, 3, 3]
+    assert times * 5 / times[-1] == pytest.approx([0, 1.5, 1.5, 3.5, 5])
 
 
 # A step is an epoch.
