@@ -10,7 +10,7 @@ import torch
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
 from magneto.speech import audio
-from magneto.speech.audio import BLOCK, DAMAGED, raw_pieces, read_sound, sound_pieces
+from magneto.speech.audio import BLOCK, DAMAGED, UNREADABLE, raw_pieces, read_sound, sound_pieces
 from magneto.speech.batching import MIN_FRAMES, SpeechVocabulary, train_characters
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
@@ -104,6 +104,9 @@ def test_a_damaged_file_in_pieces_is_what_is_read_at_once(tmp_path, monkeypatch)
     count = min(len(whole), len(found))
     assert max(len(whole), len(found)) - count <= BLOCK  # by which damage is approached
     np.testing.assert_array_equal(found[:count], whole[:count])
+    path.write_bytes(path.read_bytes()[:100] + bytes(10_000))  # no block can be decoded
+    assert not any(map(len, sound_pieces(path, 8000, problems.append)))
+    assert problems[1:] == [UNREADABLE] == [read_sound(str(path), 8000).problem]
 
 
 DATA = SpeechDataConfig(

@@ -101,6 +101,8 @@ def test_evaluation_sees_every_sentence_in_every_direction(text: Path) -> None:
 
 
 def test_mistakes_are_answered(text: Path) -> None:
+    with pytest.raises(ValueError, match="label_smoothing must be in"):
+        TranslationConfig(**SIZES, label_smoothing=1.0)
     with pytest.raises(ValueError, match=r"needs model\.encoder_layers"):
         translation(text, model={"encoder_layers": None, "decoder_layers": None})
     with pytest.raises(ValueError, match=r"vocab_size \(100\) is too small for the 263 tokens"):
