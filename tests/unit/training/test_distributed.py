@@ -118,6 +118,8 @@ def test_each_start_on_one_machine_has_names_of_its_own(monkeypatch: pytest.Monk
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cpu") == pick_device("cpu:3") == torch.device("cpu")
+    with pytest.raises(ValueError, match=r"training.device meta: "):
+        pick_device("meta")  # it has shapes, and no numbers
     chosen = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -125,15 +127,19 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def ones(size: int, device: torch.device) -> Mock:
         if device.index not in (0, 1):
-            raise RuntimeError("invalid device ordinal")
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 MiB.\nSee its manual.")
         return Mock()
 
     monkeypatch.setattr(torch, "ones", ones)
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert pick_device("auto") == pick_device("cuda:1") == torch.device("cuda:1")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    for name in ("cuda", "cuda:3", "gpu", "meta"):
-        with pytest.raises(ValueError, match=rf"training.device {name}: .* finds 2 GPUs"):
+    for name, why in (
+        ("cuda", "CUDA out of memory"), ("cuda:3", "CUDA out of memory"),
+        ("gpu", "Expected one of cpu, .*"),
+    ):  # fmt: skip
+        words = rf"^training.device {name}: .* \({why}\) and finds 2 GPUs"
+        with pytest.raises(ValueError, match=words):
             pick_device(name)
     assert chosen == [torch.device("cuda:1")] * 2
 
