@@ -23,7 +23,7 @@ from benchmarks.bench_contenders import LIMIT, PEERS, contenders
 from benchmarks.bench_product import build_task, product_batch
 from benchmarks.bench_speech_peers import plain_loss
 from benchmarks.contenders import CASES, CONTENDERS, build
-from benchmarks.decoding import Entry, check
+from benchmarks.decoding import Entry, beam_search, check
 from benchmarks.products import products_of, replay
 from magneto.functional.transducer import transducer_loss
 from magneto.training.model import count_flops
@@ -184,3 +184,12 @@ def test_other_hypotheses_of_a_beam_search_are_an_error() -> None:
     check(entries(1e-6))
     with pytest.raises(RuntimeError, match="differ in score by"):
         check(entries(1e-3))
+
+
+def test_contenders_of_beam_search_write_the_same_hypotheses() -> None:
+    """On a CPU; `make gpu` times them."""
+    rows = beam_search(CASE, CPU, [1, 3], tokens=4, rounds=1)
+    assert [(row["contender"], row["batch"], row["turns"]) for row in rows] == [
+        (name, batch, 1) for batch in (1, 3) for name in ("transformers Marian", "magneto")
+    ]
+    assert all(row["sentences_per_second"] > 0 for row in rows)

@@ -17,7 +17,7 @@ import pytest
 
 from magneto.data import files
 from magneto.data.documents import read_documents, source_files
-from magneto.data.files import open_text, read_lines, read_list
+from magneto.data.files import has_ending, open_text, read_lines, read_list
 from magneto.data.problems import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.language.config import TRAIN, ClassificationDataConfig
 from magneto.language.labelled_texts import read_tables, read_texts
@@ -237,6 +237,13 @@ def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
         ValueError, match=r"zst is compressed: unpack it \(zstd -d --rm a\.jsonl\.zst\)$"
     ):
         next(read_lines(tmp_path / "a.jsonl.zst", Counts()))
+
+
+def test_a_folder_is_no_file_with_an_ending(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").touch()
+    (tmp_path / "b.csv").mkdir()
+    assert has_ending(tmp_path / "a.csv.gz", (".csv",))
+    assert not has_ending(tmp_path / "b.csv", (".csv",))
 
 
 def test_binary_files_are_refused(tmp_path: Path) -> None:
