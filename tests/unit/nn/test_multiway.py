@@ -259,6 +259,14 @@ def test_samples_skip_a_branch_in_both_modalities() -> None:
     assert rates == pytest.approx([0, 0.2, 0.4])
 
 
+def test_the_streams_keep_their_dtype_under_autocast() -> None:
+    model, (vision, language, packing) = multiway("fusion", drop_path=0.1).train(), tokens(MIXED)
+    for dtype in (torch.float32, torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(vision.to(dtype), language.to(dtype), packing)
+        assert {x.dtype for x in found} == {dtype}
+
+
 def test_features_of_chosen_layers() -> None:
     """The norm on top is not in them: a head may stand on the stream itself."""
     model = multiway("fusion")
