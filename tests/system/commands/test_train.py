@@ -90,6 +90,8 @@ def test_who_holds_a_folder_is_waited_for_where_it_is_asked(tmp_path: Path, monk
         with pytest.raises(FileExistsError, match="being trained by"):
             lock_of(tmp_path, SILENT, patient)
         assert asked == expected
+    monkeypatch.setattr(train, "acquire_lock", lambda run, patience=0.0: patience or None)
+    assert lock_of(tmp_path, SILENT, True) == LOCK_TIMEOUT
 
 
 def test_a_refused_resumption_leaves_the_run_as_it_was(run: Path, capsys) -> None:
