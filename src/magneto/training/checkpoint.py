@@ -48,10 +48,12 @@ from magneto.training.distributed import (
     unwrap,
 )
 from magneto.training.logging import (
+    METRICS_FILE,
     RESULT_FILE,
     MetricsLogger,
     TrainingResult,
     open_trackers,
+    read_metrics,
     write_environment,
 )
 from magneto.training.optimizer import WeightAverage
@@ -560,7 +562,9 @@ def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     first = config.save_every or config.steps
     if config.async_save:  # a checkpoint is complete when the next one starts
         first *= 2
-    return read_object(run / "best" / STATE, "step")["step"] > first
+    rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
+    best = read_object(run / "best" / STATE, "step")["step"]
+    return max([best, *(row["step"] for row in rows)]) > first
 
 
 def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:

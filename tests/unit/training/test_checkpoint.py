@@ -146,9 +146,11 @@ def test_from_step_0_nothing_is_written_over_that_can_not_be_had_again(run: Path
         shutil.rmtree(run / name)
     (run / "result.json").unlink()
     refuses()  # the best of a long run is left
+    (run / "metrics.jsonl").unlink()
+    refuses()
 
 
-@pytest.mark.parametrize("last", [15, 30])
+@pytest.mark.parametrize("last", [15, 21, 30])
 def test_a_checkpoint_in_the_background_is_there_when_the_next_begins(
     tmp_path: Path, last: int
 ) -> None:
