@@ -79,10 +79,11 @@ class Score:
 def parser() -> Parser:
     made = Parser(
         "table",
-        "Print a table of the scores of runs with 95 % intervals, with a row per placement. In the "
-        "first table, each row has its own best learning rate (and --grid values). In the others, "
-        "all rows have the same. Columns are the runs' validation scores, scores saved by `magneto "
-        "evaluate RUN --keep NAME`, and leaderboard results in RUN/scores/. "
+        "Print tables of runs' scores with 95 % intervals. Each placement has a row. In the first "
+        "table, each row has its own best learning rate (and --grid values). Each further table "
+        "has one learning rate (and one set of --grid values) for all rows. Columns are the runs' "
+        "validation scores, scores saved by `magneto evaluate RUN --keep NAME`, and leaderboard "
+        "results in RUN/scores/. "
         f"--preset arranges the columns as in a table of the paper: {', '.join(PRESETS)}.",
         "magneto table runs/glue/* --preset glue --baselines\n"
         "  magneto table runs/compare-imagenet runs/compare-ade20k --preset images\n"
