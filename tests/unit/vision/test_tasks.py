@@ -13,7 +13,7 @@ import torch
 from magneto.data.workers import BatchPrefetcher
 from magneto.lab.sweep import check_weights_first
 from magneto.recipe import load_recipe
-from magneto.runs import load_run
+from magneto.runs import load_run, open_run
 from magneto.vision.batches import read_or_replace
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import (
@@ -179,6 +179,11 @@ def test_another_run_s_sizes_come_first(tmp_path: Path) -> None:
     train_small("image-classification", tmp_path / "encoder", training__steps=1)
     begun = {"data__source": source, "model__pretrained": str(tmp_path / "encoder")}
     assert sizes_of(small_task("image-classification", **begun)) == [8, 2, 1, 16]
+    held = open_run(tmp_path / "encoder").model.class_token
+    other = {"none": "learned", "learned": "none"}[held]
+    for name, wrong, right in (("class_token", other, held), ("patch_size", 4, 2)):
+        with pytest.raises(ValueError, match=rf"differs .* set --model\.{name} {right}$"):
+            small_task("image-classification", **begun, **{f"model__{name}": wrong})
 
 
 def task_of(folder: Path, **changes: Any) -> ImageClassification:
