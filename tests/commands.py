@@ -1,6 +1,7 @@
 """Commands in this process: what they answer, and the one line with which they refuse."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -76,8 +77,13 @@ def started(*words: object, **how: Any) -> subprocess.Popen:
 
 
 def written_at(folder: Path) -> dict[Path, int]:
-    """Return when the outcome of each cell in a folder was written."""
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("outcome.json")}
+    """Return when the outcome of each cell in a folder was written.
+
+    A process may rename folders meanwhile, on which `rglob` fails.
+    """
+    found = (Path(root) / "outcome.json" for root, _, files in os.walk(folder)
+             if "outcome.json" in files)  # fmt: skip
+    return {path: path.stat().st_mtime_ns for path in found}
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -211,7 +211,7 @@ class _LogitsLoss(torch.autograd.Function):
 
 
 class _JoinerLoss(torch.autograd.Function):
-    """Transducer loss of a joiner's logits, which both passes compute tile by tile."""
+    """Transducer loss of a joiner; forward and backward pass compute the logits in tiles."""
 
     @staticmethod
     def forward(

@@ -42,8 +42,8 @@ CUT_STD = 0.879596566170685
 class Projection(nn.Linear):
     """Linear layer whose slices of rows are initialised by role; its bias is initially 0.
 
-    torch's constructor calls `reset_parameters`, still without a gain. `initialize`, which knows
-    the placement, calls it again.
+    torch's constructor calls `reset_parameters` with a gain of 1. `initialize` knows the placement
+    and calls it again with the right gain.
 
     Args:
         width: Input features.

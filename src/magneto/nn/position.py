@@ -38,7 +38,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 class StackPositions(nn.Module):
     """Stack's module without a position encoding; base class of the stack's other position modules.
 
-    Without positions, only causal masks depend on order.
+    Such a model sees the order of its inputs only through a causal mask.
     """
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
@@ -232,7 +232,11 @@ def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def bias_rows(grid: Grid) -> int:
-    """Return a bias table's number of rows: one per relative position, and three for the prefix."""
+    """Return a bias table's number of rows.
+
+    There is a row per relative position. With a prefix there are three more: from the prefix, to
+    the prefix, and within it.
+    """
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
 

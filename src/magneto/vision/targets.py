@@ -206,8 +206,8 @@ class Codebook(nn.Module):
         """Give each unused code the smaller half of a frequent code's features.
 
         A frequent code is split at most once. Codes are split in descending order of the size of
-        their smaller half. Each of the two codes then gets half of the sum of their shares, so that
-        the new code is not revived again at once.
+        their smaller half. The unused code and the split code then each get half of their summed
+        shares of use, so that the former is not revived again at once.
         """
         smaller, half = seen[..., -1].min(0)
         takers = self.use.argsort(stable=True)
