@@ -207,7 +207,10 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer") -> None:
-    """Raise ValueError if the vocabulary size `wanted` is below the `least` that `whose` needs."""
+    """Raise ValueError if the model's vocabulary size `wanted` is below `least`.
+
+    `whose` names in the message what needs `least` tokens.
+    """
     if wanted is not None and wanted < least:
         raise ValueError(f"model.vocab_size ({wanted}) is too small for the {least} tokens of "
                          f"{whose}: raise model.vocab_size or leave it out")  # fmt: skip

@@ -123,8 +123,8 @@ def _loss_and_gradients(
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """Return the loss with and without smoothing, and the wanted gradients of the smoothed loss.
 
-    Shapes are those of `linear_cross_entropy`, with rows (rows, width) and answers (rows,). `chunk`
-    rows are computed at a time. Matrix products have the type `operand`. `wanted` says whether to
+    Shapes are those of `linear_cross_entropy`, but features and targets are flattened to (n, width)
+    and (n,). `chunk` rows are computed at a time. Matrix products have the type `operand`. `wanted` says whether to
     compute the gradients of rows, weight and bias, in this order.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)

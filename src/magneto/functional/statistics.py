@@ -44,9 +44,9 @@ def joint_differences(
     """Return each pair's difference of means, first minus second, with Holm's correction.
 
     With more comparisons, more significant differences occur by chance. With Holm's method (1979)
-    the probability of any false positive among all pairs is at most 1 - `level`. The confidence
-    level of each interval is the level at which Holm's method tests the pair. The interval contains
-    0 exactly if the pair does not differ significantly. For paired values, use `half_width` of the
+    the probability of any false positive among all pairs is at most 1 - `level`. It tests each pair
+    at a level of its own, which is also the confidence level of the pair's interval. The interval
+    contains 0 exactly if the pair does not differ significantly. For paired values, use `half_width` of the
     differences.
 
     Args:

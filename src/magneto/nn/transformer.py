@@ -95,8 +95,8 @@ class ProbedStack(nn.Module, ABC):
             inputs: Inputs of a layer.
 
         Returns:
-            The first value is the samples' rows in attention's queries and keys. The second value
-            is a boolean mask of positions without padding in these rows, (samples, length), or None
+            The first value selects the samples from the batch dimension of queries and keys. The
+            second value is a boolean mask of positions without padding in these rows, (samples, length), or None
             if padding is included.
         """
 
@@ -204,7 +204,7 @@ class Encoder(LayerStack):
 
         Args:
             x: Embeddings, (batch, length, width).
-            layers: Numbers of layers, from 0 at the bottom, in any order.
+            layers: Indices of layers in any order; 0 is the bottom layer.
             attention_mask: As in `forward`.
 
         Returns:

@@ -553,8 +553,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would lose.
 
-    A run that is killed before its first checkpoint may have best weights. They do not count as
-    lost, since a restart repeats the same steps and soon writes the same weights.
+    A run that is killed before its first checkpoint may have only the folder `best`. It does not
+    count, since a restart repeats the same steps and soon writes the same weights.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -1,6 +1,7 @@
 """Logs of a run: metrics, trackers, throughput, environment, and the result.
 
-Torch is imported inside functions, because `magneto plan --help` lists GPUs without it.
+Torch is imported inside functions. `magneto plan --help`, which lists the known GPU models, thus
+starts without it.
 """
 
 from __future__ import annotations

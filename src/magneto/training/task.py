@@ -293,7 +293,7 @@ def task_entry(name: str, kind: type[Task]) -> TaskEntry:
 
 
 def count_units(loss: Loss, piece: Any) -> int:
-    """Return the units in a micro-batch, from its loss or the rows of its first tensor."""
+    """Return `loss.units`, or by default the number of rows of the micro-batch's first tensor."""
     if loss.units is not None:
         return loss.units
     return len(next(iter(named_tensors(piece).values())))
