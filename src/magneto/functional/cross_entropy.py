@@ -124,8 +124,8 @@ def _loss_and_gradients(
     """Return the loss with and without smoothing, and the wanted gradients of the smoothed loss.
 
     Shapes are those of `linear_cross_entropy`, but features and targets are flattened to (n, width)
-    and (n,). `chunk` rows are computed at a time. Matrix products have the type `operand`. `wanted` says whether to
-    compute the gradients of rows, weight and bias, in this order.
+    and (n,). `chunk` rows are computed at a time. Matrix products have the type `operand`. `wanted`
+    says whether to compute the gradients of rows, weight and bias, in this order.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
     # One buffer for all chunks: the first touch of a large new one is slow.

@@ -46,8 +46,8 @@ def joint_differences(
     With more comparisons, more significant differences occur by chance. With Holm's method (1979)
     the probability of any false positive among all pairs is at most 1 - `level`. It tests each pair
     at a level of its own, which is also the confidence level of the pair's interval. The interval
-    contains 0 exactly if the pair does not differ significantly. For paired values, use `half_width` of the
-    differences.
+    contains 0 exactly if the pair does not differ significantly. For paired values, use
+    `half_width` of the differences.
 
     Args:
         pairs: Two groups of independent measurements per pair, such as the scores of two placements

@@ -434,7 +434,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
 
     @staticmethod
     def _reorder_cache(cache: Any, beam_idx: Tensor) -> Any:
-        """Reorder the self-attention cache; the other cache is equal for all beams of a sentence."""
+        """Reorder the self-attention cache; the other is equal for all beams of a sentence."""
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 

@@ -96,8 +96,8 @@ class ProbedStack(nn.Module, ABC):
 
         Returns:
             The first value selects the samples from the batch dimension of queries and keys. The
-            second value is a boolean mask of positions without padding in these rows, (samples, length), or None
-            if padding is included.
+            second value is a boolean mask of positions without padding in these samples, (samples,
+            length), or None if padding is included.
         """
 
 
