@@ -416,7 +416,7 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
     assert prediction["rows"]["pre"]["loss"]["value"] < prediction["rows"]["sub"]["loss"]["value"]
     lines = answer("width", 512, prediction, {"pre": [], "sub": []})
     assert "Sub-LN has the lowest loss" in lines[0] and "Possibly as good: Pre-LN" in lines[1]
-    assert "another order" in " ".join(limitations("width", 512, rungs, prediction))
+    assert "opposite orders" in " ".join(limitations("width", 512, rungs, prediction))
 
 
 def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:
