@@ -78,7 +78,7 @@ def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
 
 
 def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
-    """Build the model of a run's task, prepared or not, and load the run's weights."""
+    """Build the model of a run's task and load the run's weights; the task may be unprepared."""
     from magneto.training.distributed import pick_device
 
     model = task.build_model()

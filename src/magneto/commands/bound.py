@@ -41,8 +41,8 @@ def parser() -> Parser:
     add("--w", help="scale of v_proj and fc1, in the same format (default: the placement's gain)")
     what = "scale of cross-attention's projections (default: that of the other sublayers)"
     add("--cross-gain", type=float, metavar="G", help=what)
-    what = "sublayers of the decoder that are cross-attention: second (2, 5, 8, ...), as in the "
-    what += "model, or paper (1, 4, 7, ...), as printed in theorem 3 (default: second)"
+    what = "numbers of the decoder's cross-attention sublayers: 'second' for 2, 5, 8, ..., as in "
+    what += "the model, 'paper' for 1, 4, 7, ..., as printed in theorem 3 (default: second)"
     add("--cross-attention", choices=tuple(CROSS_ATTENTION), help=what)
     return made.with_json()
 

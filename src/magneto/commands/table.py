@@ -167,7 +167,7 @@ def own_mean(runs: Sequence[Measured]) -> float:
 
 
 def shared_scores(runs: Sequence[Measured]) -> dict[Point, list[Score]]:
-    """Return the scores at each grid point at which the runs of several rows finished."""
+    """Return the scores by grid point, for points at which at least two rows have finished runs."""
     by_point: dict[tuple[str, Point], list[list[Measured]]] = {}
     for (_, own, point), some in finished_points(runs).items():
         by_point.setdefault((own, point), []).append(some)

@@ -223,7 +223,7 @@ def sensitivity(
 
 
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
-    """Add a row's sensitivity at each size at which the row learned.
+    """Add to `rungs` the sensitivity of each row, at the sizes at which the row learned.
 
     The range of rates is the one that was tested at all sizes.
     """

@@ -54,9 +54,9 @@ def find_vertex(
 
     Returns:
         Estimates of the best rate and of the loss at this rate, and a word. With one seed, the
-        error and the interval of the loss are nan. The word is "smallest" or "largest" if `tried`
-        is the smallest or the largest rate, because the true best rate may lie beyond it. For any
-        other rate the word is "".
+        error and the interval of the loss are nan. If `tried` is the smallest or the largest rate,
+        the word is "smallest" or "largest": the true best rate may lie beyond it. For any other
+        rate the word is "".
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)

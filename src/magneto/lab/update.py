@@ -137,7 +137,7 @@ Values = dict[tuple[Reading, Optimizer], float]
 
 
 def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
-    """Return the change of a label's logit by a step that increases it, as a mean over samples."""
+    """Take a step that increases a label's logit; return the logit's mean change over samples."""
     changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
     for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
         before = model(sample)[0, -1] @ label
@@ -234,7 +234,7 @@ def one_thread() -> Iterator[None]:
 
 
 def growth(updates: Sequence[Update]) -> list[Growth]:
-    """Fit how updates grow with depth, for each placement, reading and optimizer.
+    """Fit how updates grow with depth, for each placement, measured quantity and optimizer.
 
     Raises:
         ValueError: If there is only one depth, or if an update is zero, negative or not finite.

@@ -151,7 +151,7 @@ def read_tables(
 ) -> dict[str, Table]:
     """Return the labelled texts of a source by split; a single file is the split "train".
 
-    `splits` has the names that each split may have, as a file or in a hub data set.
+    `splits` maps each split to its possible names, of files or of splits on the hub.
     """
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":

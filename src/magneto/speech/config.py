@@ -173,7 +173,7 @@ class SpeechDataConfig:
     number of padded frames is the number of utterances times the frames of the longest utterance.
     `training.batch_size` counts groups."""
     max_cells: PositiveInt = 1_000_000
-    """Maximum number of padded frames of a group times the tokens + 1 of its longest transcript.
+    """Maximum size of a group's lattice: padded frames x (tokens of the longest transcript + 1).
     This option limits the memory of the transducer loss."""
     block: PositiveInt = 20_000
     """Number of utterances sorted by length at a time."""

@@ -433,8 +433,8 @@ def training_directions(
 def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
     """Whether the length ratio exceeds the limit both in characters and in bytes.
 
-    Characters and bytes are compared because scripts differ. Chinese text has few characters, and
-    Tamil text has many bytes.
+    One measure alone would be wrong for some scripts: Chinese text has few characters, and Tamil
+    text has many bytes.
     """
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     for one, other in (map(len, texts), map(len, encoded)):

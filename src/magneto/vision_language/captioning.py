@@ -93,8 +93,8 @@ class ImageCaptioning(CaptionedTask):
     def finish(self, seed: int) -> Finish:
         """Return a function that adds captions to a batch. Every epoch masks other words.
 
-        A batch has "images", the parts of `mask_words`, and "broken". If an image cannot be read,
-        another pair replaces it; "broken" is the number of masked words in such pairs.
+        A batch has "images", the parts of `mask_words`, and "broken". A pair whose image cannot be
+        read is replaced by another pair. "broken" is the number of masked words in the new pairs.
         """
         captions = self.train_captions
 

@@ -91,8 +91,8 @@ class Questions(ImageSplits):
 
     Every training question has an image and an answer in the answer list. Targets are those of
     `gather_targets`. `answerable` is True for a validation question if an answer of the list scores
-    above 0. `coverage` is the share of the annotators' answers to training questions that is in the
-    list, for the look-ups "raw" and "normalised".
+    above 0. `coverage` has two shares of the annotators' answers to training questions: those that are
+    in the list as they are ("raw"), and those that are in it after normalisation.
     """
 
     answers: list[str]
@@ -243,8 +243,8 @@ class QuestionAnswering(PairTask):
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
         """Return the answers, and their probabilities if exactly one answer is right.
 
-        The model gives each answer the odds exp(logit), independently of the other answers. Under
-        this condition the probabilities are proportional to the odds.
+        The model gives each answer the odds exp(logit), independently of the other answers. If
+        exactly one answer is right, the probabilities are proportional to these odds.
         """
         return self.answers, logits.softmax(-1)
 
