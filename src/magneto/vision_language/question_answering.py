@@ -91,8 +91,8 @@ class Questions(ImageSplits):
 
     Every training question has an image and an answer in the answer list. Targets are those of
     `gather_targets`. `answerable` is True for a validation question if an answer of the list scores
-    above 0. `coverage` has two shares of the annotators' answers to training questions: those that are
-    in the list as they are ("raw"), and those that are in it after normalisation.
+    above 0. `coverage` has two shares of the annotators' answers to training questions: those that
+    are in the list as they are ("raw"), and those that are in it after normalisation.
     """
 
     answers: list[str]
