@@ -104,12 +104,12 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
     for (title, *texts), name in zip(rows, about["placements"], strict=True):
         for rate, text in zip(head[1:], texts, strict=True):
             cell_runs = [run for run in runs if run["placement"] == name
-                     and f"{float(run['learning_rate']):g}" == rate]  # fmt: skip
+                         and f"{float(run['learning_rate']):g}" == rate]  # fmt: skip
             check_group(check, f"{title} at {rate}", text, cell_runs)
     for run, row in zip(runs, page.tables["All runs"][1:], strict=True):
         where = f"run {', '.join(row[:3])}"
-        cell_runs = [run["placement"], f"{float(run['learning_rate']):g}", str(run["seed"])]
-        check.same(where, row[:4], [*cell_runs, run["status"]])
+        cell = [run["placement"], f"{float(run['learning_rate']):g}", str(run["seed"])]
+        check.same(where, row[:4], [*cell, run["status"]])
         compare(check, where, row[4], run.get("score"))
 
 

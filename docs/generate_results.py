@@ -112,6 +112,11 @@ def growth_table(found: dict[str, Any]) -> Iterator[str]:
     yield f"Machine and versions: {scaling_conditions(found)}"
 
 
+def csv_rows(name: str) -> list[dict[str, str]]:
+    with (RESULTS / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def held_out_table() -> Iterator[str]:
     text = (RESULTS / "ladder-held-out.md").read_text(encoding="utf-8")
     yield text[text.index("|") :].rstrip()
@@ -168,8 +173,7 @@ def placements(names: Iterable[str]) -> Iterator[dict[str, Any]]:
     per factor of e in size with its interval. "stable" has nan where no rate failed.
     """
     for name in names:
-        with (RESULTS / f"ladder-{name}.csv").open(encoding="utf-8") as file:
-            lines = list(csv.DictReader(file))
+        lines = csv_rows(f"ladder-{name}.csv")
         rows = [next(line["row"] for line in lines if line["row"].split(",")[0] == one)
                 for one in ("pre", "sub")]  # fmt: skip
         known = {(line["row"], line["what"], line["size"]): line for line in lines}
@@ -224,8 +228,7 @@ def rows_table(name: str) -> Iterator[str]:
 
     Intervals of losses are 80 %.
     """
-    with (RESULTS / f"ladder-{name}.csv").open(encoding="utf-8") as file:
-        lines = [line for line in csv.DictReader(file) if line["kind"] == "measured"]
+    lines = [line for line in csv_rows(f"ladder-{name}.csv") if line["kind"] == "measured"]
     known = {(line["row"], line["what"], line["size"]): line for line in lines}
     sizes = list(dict.fromkeys(line["size"] for line in lines))
     yield (
@@ -264,8 +267,7 @@ def generated() -> dict[Path, str]:
     texts["speed"] = filled(texts["speed"], "steps", steps_table(bench))
     texts["speed"] = filled(texts["speed"], "shapes", shapes_table(bench))
     texts["speed"] = filled(texts["speed"], "growth", growth_table(grown))
-    with (RESULTS / "ladder-held-out.csv").open(encoding="utf-8") as file:
-        rungs = list(csv.DictReader(file))
+    rungs = csv_rows("ladder-held-out.csv")
     texts["ladder"] = filled(texts["ladder"], "answer", held_out_answer(rungs))
     texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
     texts["ladder"] = filled(texts["ladder"], "ladders", ladders_table(rungs))

@@ -32,13 +32,10 @@ def task_of(name: str, source: Path | str, **changes: Any) -> tuple[Any, str]:
     """Read a source as a recipe's task does; return the task and what is said."""
     given = {f"data.{key}": value for key, value in changes.items() if not key.startswith("model_")}
     model = {f"model.{key[6:]}": v for key, v in changes.items() if key.startswith("model_")}
-    task, message = (
-        load_recipe(name, {"data.source": str(source), **given, **model}),
-        RecordedProgress(),
-    )
-    built: Any = task.build_task()
-    built.prepare(message)
-    return built, "\n".join(message.lines)
+    recipe = load_recipe(name, {"data.source": str(source), **given, **model})
+    built, progress = recipe.build_task(), RecordedProgress()
+    built.prepare(progress)
+    return built, "\n".join(progress.lines)
 
 
 # Of each: how many good records come before the odd ones, these, good ones, and options.

@@ -149,8 +149,8 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
     if is_table(path):
         header, rows = open_table(path, counts)
         if header and field not in header:
-            present = join_words([abbreviate(name) for name in header])
-            raise ValueError(f"{path} has no column {field!r} among {present}. Set "
+            columns = join_words([abbreviate(name) for name in header])
+            raise ValueError(f"{path} has no column {field!r} among {columns}. Set "
                              "data.text_field; if the first line is not a header, write one above "
                              "it.")  # fmt: skip
         return read_rows(path, rows, header, counts, read)

@@ -41,7 +41,7 @@ def standard_splits(
     """Return values by standard split; the keys of `values` are lower-case names of splits."""
     found = {split: [values[word] for word in words if word in values]
              for split, words in names.items()}  # fmt: skip
-    return {split: first[0] for split, first in found.items() if first}
+    return {split: matches[0] for split, matches in found.items() if matches}
 
 
 def hash_of(text: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
-from magneto.data.problems import StrictCounts, reason
+from magneto.data.problems import BadRecord, StrictCounts, guarded
 from magneto.data.sources import HubDataset, parse_source, split_of
 from magneto.files import nearest_path, user_path
 
@@ -296,10 +296,11 @@ def parse_records(suite: Suite, records: Iterable[Record], source: str) -> list[
     items = []
     for number, record in enumerate(records, 1):
         try:
-            items.append(suite.parse(record))
-        except Exception as error:
-            raise ValueError(f"{source}, record {number}: {reason(error)}. The fields of "
-                             f"{suite.name} are {suite.fields}.") from error  # fmt: skip
+            with guarded():
+                items.append(suite.parse(record))
+        except BadRecord as error:
+            raise ValueError(f"{source}, record {number}: {error}. The fields of {suite.name} are "
+                             f"{suite.fields}.") from error  # fmt: skip
     if not items:
         raise ValueError(f"{source} has no records")
     return items

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -200,7 +199,7 @@ def pick_device(name: str) -> torch.device:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
-        why = re.split(r"\n|\. ", str(error))[0]
+        why = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(
             f"training.device {name}: torch can't compute on it here ({why}) and finds "
             f"{torch.cuda.device_count()} GPUs, numbered from 0. Use auto, cpu or cuda."

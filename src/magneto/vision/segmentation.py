@@ -212,9 +212,10 @@ class Segmentation(FineTuning):
     def check(self) -> None:
         where, splits = self.data_config.source, self.splits
         held = self.data_config.validation_source or where
-        for source, word in ((where, "train"), (held, "validation")):
-            if not getattr(splits, word).has_masks:
-                raise ValueError(f"{source}: the {word} split has no masks; see "
+        for source, name, split in ((where, "train", splits.train),
+                                    (held, "validation", splits.validation)):  # fmt: skip
+            if not split.has_masks:
+                raise ValueError(f"{source}: the {name} split has no masks; see "
                                  "docs/fields/segmentation.md")  # fmt: skip
         if len(self.names) != self.classes:
             raise ValueError(f"{where} has {len(self.names)} classes, but model.classes is "

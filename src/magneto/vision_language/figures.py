@@ -72,8 +72,10 @@ def attention_figure(
         looked = maps[number, first + 1 : first + 1 + len(words)]
         shares.append(looked.sum((1, 2)))
         pixels = task.input_format.restore(image.numpy())
-        word_panels = [Panel(darkened(pixels, weights), word)
-                 for word, weights in zip(words[:WORDS], looked.numpy(), strict=False)]  # fmt: skip
+        word_panels = [
+            Panel(darkened(pixels, weights), word)
+            for word, weights in zip(words[:WORDS], looked.numpy(), strict=False)
+        ]
         panels: list[Panel] = []
         for start in range(0, len(word_panels), ACROSS):
             panels += [Panel() if start else Panel(pixels), *word_panels[start : start + ACROSS]]

@@ -101,10 +101,9 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
         if tensor.shape != expected[name].shape:
-            shapes = (
-                f"{tuple(tensor.shape)} in the run and {tuple(expected[name].shape)} in the model"
-            )
-            raise ValueError(f"{run} has another encoder: the shape of {name} is {shapes}")
+            raise ValueError(f"{run} has another encoder: the shape of {name} is "
+                             f"{tuple(tensor.shape)} in the run and "
+                             f"{tuple(expected[name].shape)} in the model")  # fmt: skip
     initialised = join_words([name for name in expected if name not in state], LISTED)
     left = join_words(sorted(stored.keys() - state.keys()), LISTED)
     message = (f"{run}: {len(state)} tensors loaded; initialised randomly: "

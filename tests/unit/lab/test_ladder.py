@@ -297,8 +297,8 @@ def test_what_the_budget_can_not_pay_is_left_out_until_it_is_larger(
     ladder = climbed(tmp_path, [64, 128], capacity=40.0, seconds=seconds)
     # Cells of 2 s; the rungs cost the same, so the first one leaves half to the second.
     assert [name.split()[0] for name in invented] == ["64"] * 10 + ["128"] * 10
-    message = collect_ladder(tmp_path, ladder, "")["limitations"]
-    assert any("The budget did not allow" in line for line in message)
+    lines = collect_ladder(tmp_path, ladder, "")["limitations"]
+    assert any("The budget did not allow" in line for line in lines)
     climbed(tmp_path, [64, 128], capacity=60.0, seconds=seconds)
     assert len(invented) == 30
 
@@ -321,11 +321,11 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setitem(TRUTH, "sub", (5e-3, (1 - PLATEAU / 2) * BASELINE, 1.0, 1.0, 1.1))
     ladder = climbed(tmp_path, [64, 128], seeds=[1])
-    limitations = " ".join(collect_ladder(tmp_path, ladder, "")["limitations"])
+    text = " ".join(collect_ladder(tmp_path, ladder, "")["limitations"])
     for words in ("sizes (2) do not determine an exponent", "8 times the largest trained size",
                   "One seed gives no measure of noise", "within 10% of the trivial baseline's",
                   "Sub-LN at 64"):  # fmt: skip
-        assert words in limitations, words
+        assert words in text, words
 
 
 @pytest.mark.parametrize(
