@@ -57,8 +57,8 @@ LADDERS = {
     "--widths 32,64,128,256 --target 512",
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
-    "images-width-12": f"{IMAGES} --model.layers 12 --training.batch_size 32 --widths 32,64,128 "
-    "--target 512",
+    "images-width-12": f"{IMAGES} --model.layers 12 --training.batch_size 32 "
+    "--widths 32,64,128,256 --target 512",
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-24": f"{BYTES} --placements pre,sub,peri,olmo2 --training.evaluate_limit 32 "
