@@ -150,7 +150,7 @@ def test_generate_describes_images(
         capsys.readouterr()
         assert main(["generate", str(folder / "run"), *map(str, words)]) == 0
         assert len(capsys.readouterr().out.splitlines()) == lines
-    assert "name an image" in refused(capsys, "generate", folder / "run")
+    assert "give an image" in refused(capsys, "generate", folder / "run")
 
 
 SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "patch_size": 16}

@@ -1,1 +1,1 @@
-"""One file per command, imported when it is called."""
+"""The commands, one module each."""

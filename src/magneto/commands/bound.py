@@ -1,4 +1,4 @@
-"""`magneto bound`: the theory's bound on the first model update, and its growth with depth."""
+"""`magneto bound`: the theoretical bound on the first model update."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ Given = float | list[float]
 def parser() -> Parser:
     made = Parser(
         "bound",
-        "Print the theory's bound on the change of the model's output by one SGD step at "
-        "initialisation, divided by learning rate and width. The bound is an estimate of the order "
-        "of magnitude (see the theory page of the documentation).",
+        "Print a theoretical bound on how much the first SGD step changes the model's output. The "
+        "bound is divided by learning rate and width. It shows the order of magnitude only (see "
+        "the theory page of the documentation).",
         "magneto bound --placement sub --layers 24",
     )
     add = made.add_argument
     add("--placement", default="sub", metavar="NAME", help="norm placement")
-    add("--layers", type=int, help="layers of a single stack (default: 12)")
-    add("--encoder-layers", type=int, help="encoder layers of an encoder-decoder")
-    add("--decoder-layers", type=int, metavar="M", help="decoder layers of an encoder-decoder")
-    scale = "one number, or one per sublayer (A,B,...); ENCODER/DECODER for an encoder-decoder"
+    add("--layers", type=int, help="number of layers of a single stack (default: 12)")
+    add("--encoder-layers", type=int, help="number of encoder layers of an encoder-decoder")
+    what = "number of decoder layers of an encoder-decoder"
+    add("--decoder-layers", type=int, metavar="M", help=what)
+    scale = "a number, or a number per sublayer (A,B,...); ENCODER/DECODER for an encoder-decoder"
     add("--v", help=f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
-    add("--w", help="scale of v_proj and fc1, in the same format (default: the placement's gain)")
-    what = "scale of cross-attention's projections (default: that of the other sublayers)"
+    add("--w", help="scale of v_proj and fc1, in the format of --v (default: the placement's gain)")
+    what = "scale of the projections in cross-attention (default: as in the other sublayers)"
     add("--cross-gain", type=float, metavar="G", help=what)
-    what = "numbers of the decoder's cross-attention sublayers: 'second' for 2, 5, 8, ..., as in "
-    what += "the model, 'paper' for 1, 4, 7, ..., as printed in theorem 3 (default: second)"
+    what = ("place of cross-attention in a decoder layer: second (as in the model), or first as "
+            "printed in theorem 3 (paper) (default: second)")  # fmt: skip
     add("--cross-attention", choices=tuple(CROSS_ATTENTION), help=what)
     return made.with_json()
 
@@ -108,7 +109,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
-    """Return the number of layers of a single stack, or of encoder and decoder."""
     stacks: dict[Stack, int | None] = {
         "encoder": args.encoder_layers,
         "decoder": args.decoder_layers,
@@ -126,14 +126,15 @@ def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
 def read_scales(
     command: Parser, option: str, text: str | None, depths: Mapping[Stack, int]
 ) -> dict[Stack, Given]:
-    """Parse "1.5", "1,2,1,1" or "ENCODER/DECODER"; return {} for None."""
     if text is None:
         return {}
     parts = text.split("/")
     if len(parts) == 1:
         parts *= len(depths)
     if len(parts) != len(depths):
-        command.error(f"{option} {text} has scales for {len(parts)} stacks, not {len(depths)}")
+        command.error(
+            f"{option} {text} has scales for {len(parts)} stacks instead of {len(depths)}"
+        )
     read: dict[Stack, Given] = {}
     for stack, part in zip(depths, parts, strict=True):
         try:
@@ -151,7 +152,6 @@ def stack_scales(
     w: Mapping[Stack, Given],
     cross_gain: float | None,
 ) -> dict[Stack, Scales]:
-    """Return the scales of each stack: those given, or the placement's gains."""
     made: dict[Stack, Scales] = {}
     for stack, layers in depths.items():
         depth = Depth(stack, layers, sum(depths.values()) - layers)

@@ -1,4 +1,4 @@
-"""`magneto compare`: one recipe over placements, learning rates and seeds."""
+"""`magneto compare`: training with several placements, learning rates and seeds."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from magneto.tasks import TASKS, command
 from magneto.theory.placement import PLACEMENTS
 
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
-INCOMPLETE = ("Some runs have no result yet, because they were stopped or another process is "
-              "training them. Repeat the command to resume.")  # fmt: skip
+INCOMPLETE = ("Some runs have no result yet: they were stopped, or another process is training "
+              "them. To resume them, repeat the command.")  # fmt: skip
 
 
 def parser() -> Parser:
     made = Parser(
         "compare",
-        "Train a recipe over placements, learning rates and seeds, and recommend a placement and a "
-        "rate. Repeat the command to resume a stopped comparison; several machines may share its "
-        "folder.",
+        "Train a recipe with several norm placements, learning rates and seeds, and recommend a "
+        "placement and a learning rate. To resume a stopped comparison, repeat the command. "
+        "Several machines may share the folder of a comparison.",
         "magneto compare causal-lm/tiny --placements post,pre,sub --lrs 1e-3,3e-3 --seeds 1,2,3",
         recipe=True,
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    what = "norm placements, module:NAME for your own (default: all; not for a model without "
-    add("--placements", type=names, metavar="A,B", help=what + "placement)")
+    what = "norm placements, or module:NAME for your own placement (default: all)"
+    add("--placements", type=names, metavar="A,B", help=what)
     add("--lrs", type=rates, default="1e-3,3e-3,1e-2", metavar="X,Y", help="peak learning rates")
     add("--seeds", type=whole_numbers, default="1", metavar="N,M", help="seeds")
-    what = "further seeds for each row's best learning rate and the rates next to it"
+    what = "extra seeds for each row's best learning rate and the neighbouring rates"
     add("--more-seeds", type=whole_numbers, default=[], metavar="N,M", help=what)
-    what = "also vary this field of the recipe; may be repeated"
+    what = "another recipe field to vary; may be repeated"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
-    what = "parallel runs (default: one per GPU; one per core without GPUs)"
+    what = "number of parallel runs (default: one per GPU, or one per core without GPUs)"
     add("--jobs", type=at_least_one, help=what)
-    add("--cluster", choices=("slurm", "local"), help="start the jobs through submitit")
-    what = "option for submitit; may be repeated"
+    add("--cluster", choices=("slurm", "local"), help="run the jobs with submitit")
+    what = "option of submitit; may be repeated"
     add("--cluster-option", type=pair, action="append", default=[], metavar="KEY=VALUE", help=what)
-    add("--no-measurements", action="store_true", help="skip measuring updates and activations")
-    what = "keep the weights of all runs (default: only of the best run)"
+    add("--no-measurements", action="store_true", help="do not measure updates and activations")
+    what = "keep the weights of all runs (default: the best run only)"
     add("--keep-weights", action="store_true", help=what)
     add("--out", type=Path, help="folder of the comparison (default: runs/compare-RECIPE)")
     return made.with_data().with_json()
@@ -105,19 +105,15 @@ def main(words: Sequence[str]) -> int:
 def add_measurements(
     folder: Path, sweep: Sweep, comparison: dict[str, Any], progress: ProgressBars
 ) -> None:
-    """Measure updates and activations; print the reason if that fails.
-
-    The runs are finished and the report is written, so an error here must not hide them.
-    """
     from magneto.lab.comparison import measure
 
     try:
-        progress.say("Measuring the size of each row's first update, to compare it with theory. "
-                     "This takes minutes; --no-measurements skips it.")  # fmt: skip
+        progress.say("Measuring each row's first update, for a comparison with theory. This takes "
+                     "minutes. --no-measurements skips this step.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]
                   if not row["finished"] + row["missing"]]  # fmt: skip
         comparison["measured"] = measure(folder, sweep, failed, progress)
-    except Exception as error:
+    except Exception as error:  # the runs are finished, so the command goes on
         lines = user_lines(error)
         if not lines:
             raise
@@ -127,7 +123,6 @@ def add_measurements(
 
 
 def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> Path:
-    """Write a comparison and its report, with or without figure files; return its path."""
     from magneto.lab.report.report import write_report
 
     write_json(folder / "comparison.json", comparison)
@@ -144,14 +139,10 @@ def closing(comparison: dict[str, Any], page: Path, best: Path | None) -> Iterat
 
 
 def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:
-    """Link the best run as `best` in the folder; return the link, or the run if that fails.
-
-    Weights that a killed worker left behind are deleted first.
-    """
     from magneto.lab.sweep import best_cell, delete_weights
 
     score = comparison["metric"], comparison["higher_is_better"]
-    if not sweep.keep_weights:
+    if not sweep.keep_weights:  # killed workers leave weights behind
         delete_weights(folder, sweep, *score)
     cell = best_cell(folder, sweep, *score)
     if cell is None:
@@ -168,7 +159,7 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
 def other_fields(
     grid: Sequence[tuple[str, list[str]]], overrides: dict[str, Any]
 ) -> dict[str, list[str]]:
-    """Return the values of --grid by field; the last field varies slowest."""
+    """Check --grid, and return the values of each field. The last field comes first."""
     from magneto.lab.grid import repeated
 
     names = [name for name, _ in reversed(grid)]
@@ -177,11 +168,11 @@ def other_fields(
         for name in names
         if name in OWN_OPTIONS
     ]
-    lines += [f"--grid {name} is repeated; give all its values in one comma-separated list"
+    lines += [f"--grid {name} is repeated; give one comma-separated list of values"
               for name in repeated(names) if name not in OWN_OPTIONS]  # fmt: skip
     lines += [f"--{name} {value}: use {OWN_OPTIONS[name]} for this field"
               for name, value in overrides.items() if name in OWN_OPTIONS]  # fmt: skip
-    lines += [f"--{name} {value}: --grid already varies this field; leave this option out"
+    lines += [f"--{name} {value}: --grid already varies this field; omit this option"
               for name, value in overrides.items() if name in names]  # fmt: skip
     if lines:
         raise ConfigError(list(dict.fromkeys(lines)))
@@ -201,7 +192,7 @@ def pair(word: str) -> tuple[str, str]:
 
 
 def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return the placements as a field of the grid; {} for a model without placement."""
+    """Return a grid field with the placements, or {} for a model without placement."""
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
         named = list(args.placements or ["all"])
@@ -213,7 +204,6 @@ def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
-    """Run the unfinished runs of the sweep; return whether all runs are finished."""
     from magneto.lab.sweep import default_jobs, run_cluster, run_local
 
     jobs = default_jobs() if args.jobs is None else args.jobs
@@ -245,7 +235,7 @@ def table(comparison: dict[str, Any]) -> str:
     found = list(groups.values())
     notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
     if any(group.mean is not None and group.failed + group.missing for group in found):
-        notes.append("(4/5) marks the mean of 4 seeds that learned, out of 5 seeds.")
+        notes.append("(4/5): 4 of 5 seeds learned. The score is the mean of these 4 seeds.")
     sentences = [*comparison["answer"], *reason_sentences(comparison)]
     lines = [aligned(rows), *filter(None, notes), "", *sentences]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`magneto export` and `magneto convert`: weights to and from other libraries."""
+"""`magneto export` and `magneto convert`: conversion of weights for other libraries."""
 
 from __future__ import annotations
 
@@ -39,27 +39,30 @@ CONFIG_KEYS = (
 def parser() -> Parser:
     made = Parser(
         "convert",
-        "Convert weights of another library to Magneto's format, or (with --to) Magneto's weights "
-        "to another format. Formats of transformers: GPT-2, Llama, Mistral, BERT, BART, Marian, "
-        "ViT, BEiT and Kosmos-2's text model. Formats of timm: ViT, DeiT, BEiT, EVA-02 and BEiT-3. "
-        "Other formats: torchscale's models, and BEiT-3's original checkpoints (image "
+        "Convert weights of another library to Magneto's format. With --to, convert Magneto's "
+        "weights to another format. Formats of transformers: GPT-2, Llama, Mistral, BERT, BART, "
+        "Marian, ViT, BEiT and Kosmos-2's text model. Formats of timm: ViT, DeiT, BEiT, EVA-02 and "
+        "BEiT-3. Other formats: torchscale models, and original BEiT-3 checkpoints (image "
         "classification and vision-language). An error names unsupported parts.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     add = made.add_argument
-    what = "directory or hub name of a transformers model; or a .safetensors, .pt, .pth or .bin "
-    add("source", help=what + "file of timm, torchscale or the original BEiT-3")
-    add("directory", type=Path, help="output directory; new or empty")
-    what = "output format (default: Magneto's): gpt2, llama, mistral, bert, bart, marian, vit, "
-    what += "beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or torchscale"
+    what = ("transformers model (directory or hub name), or weight file (.safetensors, .pt, .pth, "
+            ".bin) of timm, torchscale or the original BEiT-3")  # fmt: skip
+    add("source", help=what)
+    add("directory", type=Path, help="output directory, new or empty")
+    what = ("output format (default: Magneto's): gpt2, llama, mistral, bert, bart, marian, vit, "
+            "beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or "
+            "torchscale")  # fmt: skip
     add("--to", metavar="FORMAT", help=what)
-    what = "JSON file with arguments that the weights do not contain, under the library's names: "
-    what += 'for torchscale {"decoder_attention_heads": 12, "deepnorm": true}, '
-    add("--config", type=Path, metavar="FILE", help=what + 'for timm {"num_heads": 12}')
+    what = ('JSON file with arguments that the weights do not contain, such as {"num_heads": 12} '
+            'for timm, or {"decoder_attention_heads": 12, "deepnorm": true} for '
+            "torchscale")  # fmt: skip
+    add("--config", type=Path, metavar="FILE", help=what)
     what = "for BEiT-3 with texts: the original tokenizer beit3.spm"
     add("--tokenizer", type=Path, metavar="FILE", help=what)
-    what = "for BEiT-3 fine-tuned on VQA: the list of answers, the original answer2label.txt or a "
-    add("--labels", metavar="FILE", help=f"{what}run's answers.json")
+    what = "for BEiT-3 fine-tuned on VQA: answer2label.txt of BEiT-3, or answers.json of a run"
+    add("--labels", metavar="FILE", help=what)
     return made.with_json()
 
 
@@ -99,9 +102,9 @@ def hide_bars() -> None:
 def export_parser() -> Parser:
     made = Parser(
         "export",
-        "Export a run's model for transformers. The command prints the Auto class, whose "
-        "from_pretrained(DIR, trust_remote_code=True) loads the model if Magneto is installed. "
-        "Pipelines load it too.",
+        "Export a run's model for transformers. The command prints the Auto class that loads the "
+        "model, by from_pretrained(DIR, trust_remote_code=True). Loading needs Magneto. Pipelines "
+        "can load the model too.",
         "magneto export runs/first first-hf",
     ).with_run()
     made.add_argument("directory", type=Path, help="output directory")
@@ -125,7 +128,6 @@ def export(words: Sequence[str]) -> int:
 
 
 def local(source: str) -> Path:
-    """Return the path of a source, after downloading the small files of a hub name."""
     path = user_path(source)
     if path.exists():
         return path
@@ -137,7 +139,6 @@ def local(source: str) -> Path:
 
 
 def download(source: str, *patterns: str) -> Path:
-    """Download some files of a hub name; return their directory."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -148,7 +149,6 @@ def download(source: str, *patterns: str) -> Path:
 
 
 def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a model in Magneto's format, and its configuration's token ids and labels."""
     from magneto.hf.conversion import (
         WEIGHTS,
         is_weight_directory,
@@ -177,10 +177,6 @@ def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, 
 
 
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
-    """Write a model; return the call that loads it.
-
-    `to` names the format; None is Magneto's own.
-    """
     from magneto.hf.conversion import WEIGHTS, WRITTEN, save_weight_file
     from magneto.hf.export import auto_class
 
@@ -203,15 +199,11 @@ def image_processor(config: Any) -> hf.MagnetoImageProcessor:
 
 
 def check_beit3(model: nn.Module, to: str | None) -> None:
-    """Raise ConfigError unless the model is a BEiT-3 with texts and the format is Magneto's."""
     if not isinstance(model.config, VisionLanguageConfig) or to is not None:
-        raise ConfigError(
-            ["omit --tokenizer and --labels: they are for BEiT-3 with texts, without --to"]
-        )
+        raise ConfigError(["--tokenizer and --labels need BEiT-3 weights with texts, and no --to"])
 
 
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
-    """Write BEiT-3's tokenizer and processor; return the ids of its special tokens."""
     from magneto.hf.export import save_processors, vision_language_assets
     from magneto.hf.torchscale import write_fairseq_order
 
@@ -223,7 +215,6 @@ def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:
-    """Copy a tokenizer; the copied files do not depend on the model's type."""
     for name in (*COPIED, "generation_config.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, directory / name)

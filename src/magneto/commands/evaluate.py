@@ -1,9 +1,4 @@
-"""`magneto evaluate`: measure a run's model.
-
-Each task computes its own metrics. Options of some tasks also write answers, transcripts or
-translations. `--tasks` evaluates a language model on multiple-choice suites; `--features`
-evaluates an image model by its frozen features.
-"""
+"""`magneto evaluate`: scores of a run's model."""
 
 from __future__ import annotations
 
@@ -43,6 +38,7 @@ from magneto.recipe import open_run
 
 # Suffix of a metric's name for the half-width of its 95 % confidence interval.
 HALF_WIDTH = "_half_width"
+# Tasks that support each option; "tasks" stands for the option --tasks.
 SUPPORTED = {
     "answers": ("visual-question-answering",),
     "write": ("translation", "transducer"),
@@ -51,14 +47,13 @@ SUPPORTED = {
     "normaliser": ("transducer",),
     "include": ("tasks",),
 }
-"""Tasks that support each option. The entry "tasks" is no task but the option --tasks."""
 
 
 def parser() -> Parser:
     made = Parser(
         "evaluate",
-        "Evaluate a run's model on its validation data or on other data (--data). With --tasks, "
-        "a language model answers multiple-choice questions from the folder or file in --data. "
+        "Evaluate a run's model on validation data, or on other data (--data). With --tasks, a "
+        "language model answers multiple-choice questions, and --data is their folder or file. "
         "With --features, linear probes and nearest neighbours score each layer of an image "
         "model.",
         "magneto evaluate runs/first --weights best\n"
@@ -70,12 +65,14 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    what = "maximum number of batches, of questions with --tasks, or of sentences per direction of "
-    add("--limit", type=at_least_one, help=f"{what}translation runs (default: all)")
-    what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
-    add("--keep", metavar="NAME", help=f"{what} for `magneto table`")
-    what = "image models: train a linear probe and k nearest neighbours on the frozen features of "
-    add("--features", action="store_true", help=f"{what}every layer")
+    what = ("maximum number of batches, of questions (--tasks), or of sentences per direction "
+            "(translation) (default: all)")  # fmt: skip
+    add("--limit", type=at_least_one, help=what)
+    what = ("also write the metrics to RUN/scores/NAME.json for `magneto table` (with --splits: "
+            "NAME-SPLIT.json)")  # fmt: skip
+    add("--keep", metavar="NAME", help=what)
+    what = "image models: score every layer with a linear probe and k nearest neighbours"
+    add("--features", action="store_true", help=what)
     what = "visual question answering: write the answers in the format of the VQA leaderboard"
     add("--answers", type=Path, metavar="FILE", help=what)
     add("--write", type=Path, help="folder for translations or transcripts (default: none)")
@@ -86,16 +83,16 @@ def parser() -> Parser:
     add("--num-fewshot", type=whole_numbers, default="0", metavar="N,M", help=what)
     what = "seeds for sampling the demonstrations"
     add("--seeds", type=whole_numbers, default="1,2,3", metavar="N,M", help=what)
-    add("--max-length", type=int, help="maximum tokens of a prompt (default: training length)")
+    add("--max-length", type=int, help="maximum tokens of a prompt (default: as in training)")
     add("--include", type=Path, help="folder with task files (.yaml) for lm-evaluation-harness")
     group = made.add_argument_group("translation runs")
-    what = "translation directions (default: all trained ones); write A>B if a language code "
-    group.add_argument("--directions", type=names, metavar="A-B,C-D", help=what + "contains a dash")
+    what = "directions to evaluate (default: all trained); write A>B if a code has a dash"
+    group.add_argument("--directions", type=names, metavar="A-B,C-D", help=what)
     search_options(group)
     group = made.add_argument_group("speech recognition runs")
-    group.add_argument("--splits", type=names, metavar="A,B", help="evaluate each of these splits")
+    group.add_argument("--splits", type=names, metavar="A,B", help="splits to evaluate")
     recognition_search_options(group)
-    what = "also report error rates of normalised texts: whisper-english or whisper-basic"
+    what = "also report error rates after text normalisation: whisper-english or whisper-basic"
     group.add_argument("--normaliser", metavar="NAME", help=what)
     what = "PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)"
     made.add_argument("--data", metavar="SOURCE", help=what)
@@ -114,8 +111,7 @@ def main(words: Sequence[str]) -> int:
     for option, kinds in {"keep": () if special else (kind,), **SUPPORTED}.items():
         if getattr(args, option) is not None and kind not in kinds:
             described = f"--{special}" if special else f"{kind} runs"
-            raise ConfigError([f"--{option} has no effect with {described}; omit it (--json prints "
-                               "the metrics)"])  # fmt: skip
+            raise ConfigError([f"--{option} has no effect with {described}; omit it"])
     if special and not is_main_process():
         return 0  # rank 0 does all the work
     evaluate = {
@@ -196,10 +192,6 @@ def recognition_metrics(
     answers: Sequence[tuple[str, str, str]],
     normalise: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Return the interval and further error rates of transcripts.
-
-    With --write, also write references and transcripts to a file.
-    """
     from magneto.speech.task import (
         count_references,
         error_rate_half_width,
@@ -221,7 +213,6 @@ def recognition_metrics(
 
 
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the overrides that evaluate a run on all examples of a split."""
     if not split:
         return dict(overrides)
     data: Any = open_run(run, overrides).data
@@ -239,7 +230,6 @@ def keep(
     metrics: Mapping[str, Any],
     split: str = "",
 ) -> None:
-    """Write the metrics and their conditions into the run, for --keep."""
     if not args.keep:
         return
     conditions = {"weights": weights.name, "limit": args.limit, "overrides": overrides}
@@ -249,7 +239,6 @@ def keep(
 
 
 def check_answers(args: argparse.Namespace) -> None:
-    """Raise ConfigError if --answers would be incomplete or cannot be written."""
     path = args.answers
     if path is None:
         return
@@ -265,10 +254,6 @@ def check_answers(args: argparse.Namespace) -> None:
 
 
 def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Translate sentences, and score the translations by BLEU and chrF.
-
-    The loss covers sentences that pass the recipe's filters; BLEU and chrF cover all sentences.
-    """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags
     from magneto.translation.task import (
@@ -291,6 +276,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     overrides |= {"data.select_by": "loss"}  # the translations are scored below
     opened: Any = load_run(args.run, args.weights, overrides)
     source = args.data or data.source
+    # The loss covers sentences that pass the recipe's filters. BLEU and chrF cover all sentences.
     metrics, _ = opened.evaluate(args.limit, progress)
     if not is_main_process():
         return 0
@@ -310,7 +296,6 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
 
 
 def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Run `magneto evaluate RUN --features`."""
     from magneto.runs import load_run
     from magneto.vision.frozen_features import collect_features, score_features, score_lines
 
@@ -336,7 +321,6 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Run `magneto evaluate RUN --tasks ...`: built-in suites, or lm-evaluation-harness's tasks."""
     from magneto.language.in_context import context_length, evaluate_suite, score_lines
     from magneto.language.suites import load_questions
     from magneto.runs import load_run
@@ -347,7 +331,7 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     manager = harness_manager(tasks, args.include)
     theirs = [name for name in tasks if name not in SUITES]
     if args.data and Path(args.data).is_file() and len(tasks) - len(theirs) > 1:
-        raise ConfigError(["--data: one file cannot serve several tasks; name their folder"])
+        raise ConfigError(["--data: several tasks need a folder, not one file"])
     suites = [load_questions(SUITES[name], args.data) for name in tasks if name in SUITES]
     progress = ProgressBars()
     opened: Any = load_run(args.run, args.weights, overrides)
@@ -389,10 +373,6 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
 
 
 def harness_manager(tasks: Sequence[str], include: Path | None) -> Any:
-    """Check the names of tasks; return lm-evaluation-harness's task manager.
-
-    Return None if all tasks are built in.
-    """
     theirs = [name for name in tasks if name not in SUITES]
     if not theirs:
         return None

@@ -1,4 +1,4 @@
-"""`magneto ladder`: a recipe at several sizes, and a forecast for a larger one."""
+"""`magneto ladder`: training at several small sizes, and a forecast for a larger size."""
 
 from __future__ import annotations
 
@@ -44,39 +44,39 @@ BATCHES = 16
 # vocabulary that takes thousands, and shorter runs would only compare which row gets there first.
 BYTES = {"data.tokenizer": "bytes"}
 BYTES_NOTE = (
-    "Text is tokenized as bytes, because after so few steps with the recipe's BPE vocabulary the "
-    "loss is still near the unigram baseline. --data.tokenizer bpe keeps the vocabulary."
+    "Text is tokenized as bytes. With the recipe's BPE vocabulary, a model would barely beat the "
+    "unigram baseline in so few steps. --data.tokenizer bpe keeps the BPE vocabulary."
 )
 
 
 def parser() -> Parser:
     made = Parser(
         "ladder",
-        "Train a recipe at several small sizes (rungs), and forecast the best placement and "
-        "learning rate of a larger one. Repeat the command to resume a stopped ladder.",
+        "Train a recipe at several small sizes, and forecast the best placement and learning rate "
+        "for a larger size. To resume a stopped ladder, repeat the command.",
         "magneto ladder causal-lm/tiny --widths 32,64,128 --target 512 --budget 10m",
         recipe=True,
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    what = "widths of the trained models; heads and feed-forward width scale with them"
+    what = "widths of the trained models; heads and feed-forward width grow in proportion"
     add("--widths", type=sizes, metavar="N,M", help=what)
     what = "numbers of layers of the trained models, instead of --widths"
     add("--depths", type=sizes, metavar="N,M", help=what)
-    add("--target", type=int, required=True, help="width (or number of layers) to forecast for")
-    what = f"norm placements, or all (default: {PLACEMENTS}; not for a model without placement)"
+    add("--target", type=int, required=True, help="width or number of layers of the forecast")
+    what = f"norm placements, or all (default: {PLACEMENTS})"
     add("--placements", type=names, metavar="A,B", help=what)
-    what = "first learning rates of the smallest model; the ladder adds others"
+    what = "learning rates to try first at the smallest size; the ladder adds others"
     add("--lrs", type=rates, default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help=what)
-    what = "seeds at the best rates and their neighbours (default: 1,2,3; fewer on a short budget)"
+    what = "seeds for the best and the neighbouring rates (default: 1,2,3; fewer on a short budget)"
     add("--seeds", type=whole_numbers, metavar="N,M", help=what)
-    what = "also vary this field of the recipe, as further rows"
+    what = "another recipe field to vary; its values are further rows"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
-    what = "total time, such as 10m or 2h; all runs get fewer steps to fit it, and language models "
-    add("--budget", type=duration, metavar="TIME", help=what + "are trained on bytes")
-    what = "stop a run at half of its steps if two other rates are better by more than noise"
+    what = "total time, such as 10m or 2h; runs get fewer steps, and language models read bytes"
+    add("--budget", type=duration, metavar="TIME", help=what)
+    what = "stop a run halfway if two other rates are clearly better"
     add("--race", action="store_true", help=what)
-    what = "parallel runs (default: one per GPU; one per core without GPUs)"
+    what = "number of parallel runs (default: one per GPU, or one per core without GPUs)"
     add("--jobs", type=at_least_one, help=what)
     add("--out", type=Path, help="folder of the ladder (default: runs/ladder-RECIPE)")
     return made.with_data().with_json()
@@ -133,12 +133,11 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     from magneto.lab.ladder import Ladder
 
     if (args.widths is None) == (args.depths is None):
-        raise ConfigError(["give the sizes to train by either --widths or --depths, such as "
-                           "--widths 32,64,128"])  # fmt: skip
+        raise ConfigError(["give either --widths or --depths, such as --widths 32,64,128"])
     axis, rungs = ("depth", args.depths) if args.depths else ("width", args.widths)
     option = f"--{axis}s"
     if args.target <= rungs[-1]:
-        raise ConfigError([f"--target must be above the largest trained size, {rungs[-1]}, not "
+        raise ConfigError([f"--target must be above the largest trained size ({rungs[-1]}), not "
                            f"{args.target}"])  # fmt: skip
     if clash := [name for name in SIZED["depth"] if axis == "depth" and name in overrides]:
         raise ConfigError([f"--{clash[0]}: {option} already sets this field; omit --{clash[0]}"])
@@ -163,7 +162,7 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
 
 
 def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float, float]:
-    """Return a run's seconds per step, and its seconds for everything else."""
+    """Return the seconds of a step, and the seconds of everything else in a run."""
     from magneto.commands.plan import try_steps
 
     task = recipe.build_task()
@@ -175,7 +174,6 @@ def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float,
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format each row's best learning rate and loss at each model size, and the forecast."""
     sizes = [f"{found['axis']} {size}" for size in found["sizes"]]
     lines = [["best rate: loss", *sizes, f"{found['target']} (forecast)"]]
     for row, title in found["rows"].items():

@@ -1,4 +1,4 @@
-"""`magneto plan` and `magneto train --dry-run`: memory and time of a training."""
+"""`magneto plan` and `magneto train --dry-run`: memory and time that a recipe needs."""
 
 from __future__ import annotations
 
@@ -33,19 +33,18 @@ def parser() -> Parser:
     made = Parser(
         "plan",
         "Estimate the memory, floating-point operations and hours of a recipe on N GPUs, and "
-        "suggest options with which it fits. No data is read. The plan assumes batches of the "
-        "largest size that the recipe allows. To measure some steps, use `magneto train RECIPE "
-        "--dry-run`.",
+        "suggest options that fit into memory. No data is read. The plan assumes the largest "
+        "batches that the recipe allows. `magneto train RECIPE --dry-run` measures a few steps.",
         "magneto plan causal-lm/24l --gpus 64 --gpu-memory 80",
         recipe=True,
     )
     add = made.add_argument
-    add("recipe", help="name (see `magneto recipes`) or path of a recipe")
+    add("recipe", help="name or path of a recipe (`magneto recipes` lists names)")
     add("--gpus", type=at_least_one, default=1, help="number of GPUs")
     add("--gpus-per-node", type=at_least_one, default=8, help="GPUs per node")
     add("--gpu-memory", type=above_zero, default=80, metavar="GB", help="memory of a GPU in GB")
     add("--gpu", choices=tuple(PEAKS), default="H100", help="GPU model, for its peak FLOP/s")
-    what = "assumed share of the peak FLOP/s"
+    what = "expected share of the peak FLOP/s"
     add("--utilisation", type=read_as(Part), default=0.4, metavar="SHARE", help=what)
     what = "examples per epoch, for recipes with training.epochs"
     add("--examples", type=at_least_one, help=what)
@@ -59,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     pieces = args.gpus * config.gradient_accumulation_steps
     if config.batch_size < pieces:
         raise ValueError(
-            f"a batch of {config.batch_size} cannot be divided among {args.gpus} GPUs x "
+            f"a batch of {config.batch_size} is too small for {args.gpus} GPUs x "
             f"{config.gradient_accumulation_steps} micro-batches; set --training.batch_size "
             f"{pieces} or more, or use fewer --gpus"
         )
@@ -119,9 +118,9 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
                  "per GPU; communication fully overlaps with computation"))  # fmt: skip
     if found["assumed"]:
         sizes = ", ".join(f"{name} {value}" for name, value in found["assumed"].items())
-        rows.append(("", f"{sizes}; training derives these from the data"))
+        rows.append(("", f"{sizes} (training takes the values from the data)"))
     if not found["steps"]:
-        rows.append(("", "give --examples N for the hours, because the recipe counts epochs"))
+        rows.append(("", "the recipe counts epochs: give --examples N to see the hours"))
     memory = f"{found['gpu_memory'] / GB:g} GB"
     table = [["sharding", "activations", "per GPU", f"fits {memory}", "largest micro-batch"]]
     for way in found["ways"]:
@@ -129,7 +128,7 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
                       "yes" if way["fits"] else "no", str(way["largest"])])  # fmt: skip
     advice = (
         f"nothing fits in {memory}, even with one example at a time and recomputed "
-        "activations; use more GPUs, more memory, a shorter length or a smaller model"
+        "activations; use more or larger GPUs, a shorter length or a smaller model"
     )
     if chosen := found["advice"]:
         advice = f"{chosen['options']}  ({size(chosen['needed'])} per GPU)"
@@ -144,9 +143,9 @@ def dry_run(args: Any, recipe: Recipe, progress: ProgressBars) -> int:
 
 
 def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, Any]:
-    """Measure some steps of a recipe; return memory and the time of the whole training.
+    """Train a few steps; return the memory and time of the whole training.
 
-    The data is prepared and cached as for a training. No run directory is created.
+    The data is prepared and cached. No run directory is created.
     """
     from magneto.training.distributed import training_process, unwrap
     from magneto.training.logging import read_steps
@@ -190,10 +189,6 @@ def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, A
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
-    """Return the number of trained parameters of each submodule.
-
-    A shared parameter counts once.
-    """
     parts, seen = dict[str, int](), set[Any]()
     for name, part in model.named_children():
         own = {p for p in part.parameters() if p.requires_grad} - seen

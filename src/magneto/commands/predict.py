@@ -1,4 +1,4 @@
-"""`magneto predict` and `magneto generate`: a run's predictions, continuations and captions."""
+"""`magneto predict` and `magneto generate`: predictions and generated text."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def parser() -> Parser:
     made = Parser(
         "predict",
         "Predict labels with a trained model.\n\n"
-        "Images: print labels with probabilities. With a segmentation run, print the share of each "
-        "class, and write each image with its segmentation and a legend. For "
-        "questions and statements about images, put the text in quotes after the images.\n\n"
-        "Texts: print a label per text. Inputs are .txt files or standard input (one text per "
-        "line), .csv, .tsv, .jsonl and .json files (one text per row), or a text in quotes. A tab "
-        "separates the two texts of a pair.\n\n"
-        "Your own tasks: print a prediction per row of .csv, .tsv, .jsonl and .json files.",
+        "Images: print labels with probabilities. A segmentation run prints the share of each "
+        "class, and writes each image with its segmentation and a legend. Put a question or "
+        "statement about images in quotes, after the images.\n\n"
+        "Texts: print a label for each text. Give a text in quotes, lines (a .txt file or standard "
+        "input), or a table with one text per row (.csv, .tsv, .jsonl, .json). A tab separates the "
+        "two texts of a pair.\n\n"
+        "Your own tasks: print a prediction for each row of a table (.csv, .tsv, .jsonl, .json).",
         "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
         '  magneto predict runs/vqa cat.jpg "what is the cat doing?"\n'
         "  magneto predict runs/reviews new.csv --data.text_column review --probabilities\n"
@@ -64,9 +64,9 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    what = "images or folders of images, followed by the question or statement if any; texts in "
-    add("inputs", nargs="*", help=what + "quotes or files of texts; - for standard input")
-    add("--top", type=at_least_one, default=5, metavar="K", help="labels per image")
+    what = "images, folders of images, texts in quotes, files of texts, or - for standard input"
+    add("inputs", nargs="*", help=what)
+    add("--top", type=at_least_one, default=5, metavar="K", help="number of labels per image")
     add("--probabilities", action="store_true", help="print the probability of every class (texts)")
     add("--out", type=Path, default=Path("predictions"), help="folder for segmented images")
     return made.with_json()
@@ -117,14 +117,13 @@ def predict_images(args: argparse.Namespace, overrides: Mapping[str, str], kind:
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
-    """Return the names of images, and the question or statement about them ("" if none)."""
     from magneto.data.media import IMAGE_ENDINGS
 
     def is_image_name(word: str) -> bool:
         return word.lower().endswith(IMAGE_ENDINGS) and " " not in word
 
     if not words:
-        raise ConfigError(["name images or folders of images: magneto predict RUN photo.jpg"])
+        raise ConfigError(["give images or folders of images: magneto predict RUN photo.jpg"])
     if not kind:
         return words, ""
     text = words[-1].strip()
@@ -158,10 +157,9 @@ def predict_readable(
     ask: Callable[[Sequence[Any]], Sequence[Any]],
     broken: list[dict[str, str]],
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield each readable image with its prediction, and record the others in `broken`.
+    """Yield each image with its prediction, and list unreadable images in `broken`.
 
-    Each group of `group` consecutive images gets one prediction. A group with an unreadable image
-    is left out.
+    A group has `group` consecutive images. If one image is unreadable, its group is left out.
     """
     progress, size = ProgressBars(), BATCH * group
     for start in range(0, len(paths), size):
@@ -248,7 +246,7 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     from magneto.data.stream import make_batch, map_tensors
 
     if not args.inputs:
-        raise ConfigError(["name a table: magneto predict RUN rows.csv"])
+        raise ConfigError(["give a table: magneto predict RUN rows.csv"])
     opened = load_run(args.run, args.weights, overrides)
     counts, progress, answers = Counts(), ProgressBars(), list[Any]()
     for name in args.inputs:
@@ -281,10 +279,6 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
 def text_groups(
     inputs: Sequence[str], data: ClassificationDataConfig, counts: Counts
 ) -> Iterator[list[TextPair]]:
-    """Yield groups of texts from files, from texts quoted in the command, or from standard input.
-
-    Lines of standard input are yielded as soon as they arrive.
-    """
     from magneto.language.labelled_texts import line_pairs
 
     if inputs and not any(map(is_standard_input, inputs)):
@@ -293,7 +287,7 @@ def text_groups(
             yield some
         return
     if len(inputs) > 1:
-        raise ConfigError(["standard input (-) must be the only input; omit the others"])
+        raise ConfigError(["standard input (-) must be the only input"])
     for lines in arriving(open_standard_input(), counts, SORTED):
         yield list(line_pairs(lines, data.paired))
 
@@ -312,22 +306,22 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
 def generate_parser() -> Parser:
     made = Parser(
         "generate",
-        "Continue a prompt by sampling or beam search, with transformers' generate. An "
+        "Continue a prompt by sampling or beam search, with `generate` of transformers. An "
         "image-captioning run describes an image, or every image of a folder, by beam search.",
         'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7\n'
         "  magneto generate runs/captions photo.jpg",
     ).with_run()
     add = made.add_argument
-    what = "text to continue; or an image, or a folder of images; - for standard input"
+    what = "text to continue, an image, a folder of images, or - for standard input"
     add("prompt", nargs="?", default="", help=what)
-    add("--new-tokens", type=int, default=100, help="maximum tokens to generate")
+    add("--new-tokens", type=int, default=100, help="maximum number of tokens to generate")
     what = "sampling temperature; 0: greedy"
     add("--temperature", type=float, default=0.8, metavar="T", help=what)
     add("--top-k", type=int, default=50, metavar="K", help="top-k sampling; 0: off")
     add("--top-p", type=float, default=1, metavar="P", help="nucleus sampling; 1: off")
-    what = "beam width; a width above 1 replaces sampling (default: 1; captions: 3)"
+    what = "beam width; above 1, beam search replaces sampling (default: 1; captions: 3)"
     add("--beams", type=int, help=what)
-    what = "captions: scores are divided by the length to this power"
+    what = "captions: score = log-probability / length ** X"
     add("--length-penalty", type=float, default=0.6, help=what)
     add("--count", type=int, default=1, help="number of continuations")
     add("--seed", type=int, default=0, help="seed of the sampling")
@@ -366,7 +360,7 @@ def describe_images(args: argparse.Namespace) -> int:
     from magneto.vision_language.caption_decoding import CaptionSearch
 
     if not args.prompt:
-        raise ConfigError(["name an image or a folder of images: magneto generate RUN photo.jpg"])
+        raise ConfigError(["give an image or a folder of images: magneto generate RUN photo.jpg"])
     beams = 3 if args.beams is None else args.beams
     how = CaptionSearch(beams=beams, length_penalty=args.length_penalty)
     paths = image_paths([args.prompt])

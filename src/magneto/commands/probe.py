@@ -1,4 +1,4 @@
-"""`magneto probe`: a prediction, from theory and a few steps, of whether a recipe will train."""
+"""`magneto probe`: a prediction of whether a recipe will train."""
 
 from __future__ import annotations
 
@@ -46,29 +46,29 @@ OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 def parser() -> Parser:
     made = Parser(
         "probe",
-        "Measure every layer of a recipe at initialisation and over its first steps, and predict "
-        "whether it will train, with reasons. No weights are kept.",
+        "Measure every layer of a model at initialisation and in the first training steps. Predict "
+        "whether the recipe will train, and give reasons. No weights are kept.",
         "magneto probe causal-lm/tiny --model.layers 24 --placements post,sub",
         recipe=True,
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    what = "norm placements, module:NAME for your own (default: the recipe's)"
+    what = "norm placements, or module:NAME for your own placement (default: as in the recipe)"
     add("--placements", type=names, metavar="A,B", help=what)
-    add("--steps", type=at_least_one, default=5, help="training steps")
-    what = "then train for this time (60s, 5m), and compare the score with the trivial baseline's"
+    add("--steps", type=at_least_one, default=5, help="number of training steps")
+    what = "then train for this time (60s, 5m), and compare the result with a trivial baseline"
     add("--trial", type=duration, metavar="TIME", help=what)
-    what = "only measure how the output's change in one step grows with depth, at these numbers of "
-    what += "layers, with width 64 and random inputs"
+    what = ("only measure how the change of the output in one step grows with depth, for these "
+            "numbers of layers (width 64, random inputs)")  # fmt: skip
     add("--depths", type=sizes, metavar="N,M", help=what)
-    what = "stack for --depths: encoder, or causal decoder"
+    what = "stack for --depths: an encoder or a causal decoder"
     add("--stack", choices=("encoder", "decoder"), default="decoder", help=what)
-    what = "only measure how the change of each layer's output grows with width, at these widths "
-    what += "(muP's coordinate check)"
+    what = ("only measure how the change of each layer's output grows with width, for these widths "
+            "(coordinate check of muP)")  # fmt: skip
     add("--coordinates", type=sizes, metavar="N,M", help=what)
     what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
     add("--seeds", type=read_as(NonNegativeInt), metavar="N", help=what)
-    what = "folder for probe.json and, with --coordinates, a figure (default: none)"
+    what = "folder for probe.json, and for the figure of --coordinates (default: none)"
     add("--out", type=Path, help=what)
     return made.with_data().with_json()
 
@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> int:
     if args.seeds == 0 and args.depths:
         command.error("--depths needs --seeds 1 or more")
     if args.trial and args.depths:
-        command.error("--trial trains the recipe; omit it with --depths")
+        command.error("omit --trial with --depths")
     if args.coordinates and (args.depths or args.trial or args.placements):
         command.error("--coordinates excludes --depths, --trial and --placements; omit them")
     recipes = load_each(args.recipe, overrides, args.placements or ())
@@ -129,7 +129,6 @@ def diagnose_each(
 def measure_depths(
     recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Measure and bound the update's growth with depth; return values and lines."""
     from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
     depths = args.depths
@@ -164,7 +163,6 @@ def measure_depths(
 def measure_widths(
     recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Measure how the change of layers' outputs grows with width; return values and lines."""
     from magneto.lab.coordinates import draw_coordinates, measure_coordinates
 
     widths = args.coordinates
@@ -200,12 +198,12 @@ def coordinate_lines(
         yield f"No exponent for {', '.join(broken)}: the change is zero or not finite."
     if steep:
         most = max(steep, key=lambda each: each.exponent)
-        yield (f"The change of {len(steep)} of {len(found)} outputs grows with the width. The "
-               f"fastest is {most.name}, as width^{most.exponent:.2f}. The right learning rate at "
+        yield (f"The change grows with the width in {len(steep)} of {len(found)} outputs. It grows "
+               f"fastest in {most.name}, as width^{most.exponent:.2f}. A learning rate that suits "
                f"width {widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
     elif not broken:
-        yield (f"No output's change grows faster than width^{FLAT:g}. One learning rate may serve "
-               "all these widths.")  # fmt: skip
+        yield (f"The change grows at most as width^{FLAT:g} in all outputs. One learning rate may "
+               "suit all these widths.")  # fmt: skip
 
 
 def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> Iterator[str]:
@@ -245,7 +243,7 @@ def layer_table(first: Sequence[LayerReading], last: Sequence[LayerReading], ste
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return "3" for "decoder.layers.3", or "decoder 3" where there are several stacks."""
+    # "decoder.layers.3" becomes "3", or "decoder 3" if there are several stacks.
     parts = [name.rpartition(".layers.") for name in names]
     if len({stack for stack, _, _ in parts}) == 1:
         return [index for _, _, index in parts]
@@ -253,7 +251,6 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def thin(count: int, most: int) -> list[int]:
-    """Choose at most `most` evenly spaced indices from 0 to count - 1, both included."""
     if count <= most:
         return list(range(count))
     return [round(part * (count - 1) / (most - 1)) for part in range(most)]
@@ -274,7 +271,7 @@ def bound_line(theory: Bound) -> str:
     measured = next(iter(theory.measured.values()))
     note = f"; {theory.note}" if theory.note else ""
     return (f"theory, SGD: the update is at most about {forms} x learning rate x width; "
-            f"{measured:.3g} for the scales of these weights{note}")  # fmt: skip
+            f"with the scales of these weights, {measured:.3g}{note}")  # fmt: skip
 
 
 def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
@@ -285,18 +282,17 @@ def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
             each = ", ".join(
                 f"{growth_text(part)} under {OPTIMIZERS[part.optimizer]}" for part in parts
             )
-            yield f"measured: from {low} to {high} layers, one step's change of {what} grows {each}"
+            yield (f"measured: from {low} to {high} layers, the change of {what} in one step grows "
+                   f"{each}")  # fmt: skip
 
 
 def growth_text(part: Growth) -> str:
-    """Format a growth with its 95 % interval: "x2.4 [1.3, 4.4]"."""
     low, high = part.ratio_range
     interval = f" [{low:.2g}, {high:.2g}]" if math.isfinite(low) else ""
     return f"x{part.ratio:.2g}{interval}"
 
 
 def side_by_side(found: Sequence[Diagnosis]) -> Iterator[str]:
-    """Yield a table with a row per recipe, and the reasons for each verdict."""
     from magneto.lab.verdict import kept_share, move_at, percent, rate_of_move
 
     lines = [["", "", "token variation", "change at", "rate for", "gradient"],
@@ -326,7 +322,6 @@ def growth_tables(
     bounds: Mapping[str, Mapping[str, Sequence[float]]],
     depths: Sequence[int],
 ) -> Iterator[str]:
-    """Yield a table of geometric means over seeds for each measure, and a table of the bound."""
     places = thin(len(depths), COLUMNS)
     head = ["layers", *(str(depths[place]) for place in places), "growth"]
     for reading, what in READINGS.items():

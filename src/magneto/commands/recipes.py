@@ -1,4 +1,4 @@
-"""`magneto recipes`: list the recipes, print one, or describe all its fields."""
+"""`magneto recipes`: list all recipes, print one, or describe the fields of one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from magneto.training.config import TrainingConfig
 def parser() -> Parser:
     made = Parser(
         "recipes",
-        "List the recipes, or print one. A printed recipe can be saved, edited, and trained by "
-        "its path. --all describes every field: value, type, default, choices and meaning.",
+        "List the recipes, or print one. A printed recipe can be saved, edited and trained. --all "
+        "prints every field with value, type, default, choices and meaning.",
         "magneto recipes causal-lm/tiny > mine.yaml\n  magneto recipes causal-lm/tiny --all",
     )
     made.add_argument("name", nargs="?", help="recipe to print")

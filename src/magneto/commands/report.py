@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     made = Parser(
         "report",
-        "Write a run's report: its result, its curves beside a trivial baseline, and predictions "
-        "of its model on validation data.",
+        "Write an HTML report of a run. The report shows the result, training curves, a trivial "
+        "baseline, and predictions on validation data.",
         "magneto report runs/first",
         recipe=True,
     ).with_run()
@@ -86,10 +86,9 @@ def describe(run: Path, recipe: Recipe, task: Task) -> dict[str, Any]:
 def ending_sentences(
     run: Path, task: Task, last: Mapping[str, float], baseline: Mapping[str, float]
 ) -> list[str]:
-    """Summarise a run: its metric beside the trivial baseline's, its end, and data problems."""
     name, path = task.primary_metric, run / "result.json"
     counted = task.problems.describe()
-    problems = [f"Data problems, listed in {PROBLEMS_FILE}: {counted}."] if counted else []
+    problems = [f"Data problems: {counted}. {PROBLEMS_FILE} lists them."] if counted else []
     sentences = []
     if name in last:
         compared = f" (trivial baseline: {baseline[name]:.4g})" if name in baseline else ""

@@ -26,8 +26,8 @@ VECTORS, NAMES = "vectors.npy", "names.json"
 def parser() -> Parser:
     made = Parser(
         "search",
-        "Search the images of a folder by a text, or the lines of a text file by an image, with "
-        "an image-text-retrieval run. The index is cached, and rebuilt when a file or the run "
+        "Search a folder of images by a text, or the lines of a text file by an image. This needs "
+        "an image-text-retrieval run. The index is cached. It is rebuilt if a file or the run "
         "changes.",
         'magneto search runs/retrieval "two dogs on a beach" photos/ --top 3\n'
         "  magneto search runs/retrieval photo.jpg captions.txt",
@@ -80,7 +80,6 @@ def load_index(
     embed: Callable[[Sequence[Any]], list[np.ndarray]],
     progress: ProgressBars,
 ) -> tuple[list[str], np.ndarray]:
-    """Return the searched paths or texts and their vectors, from the cache if it is current."""
     import numpy as np
 
     from magneto.data.cache import (

@@ -1,4 +1,4 @@
-"""Option parsing, dotted overrides, JSON output and standard input for all commands."""
+"""What all commands share: options, output and standard input."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ NAMES = (STDIN, "/dev/stdin")
 READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20
 RECIPE_EPILOG = """
-Every field of the recipe is an option: --training.steps 200 --model.placement pre
-(`magneto recipes RECIPE --all` lists the fields).
+Every field of the recipe is an option, such as --training.steps 200.
+`magneto recipes RECIPE --all` lists the fields.
 """
 DESCRIPTION_WIDTH = 80
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises one-line `ConfigError`s with the nearest valid option."""
+    """Argument parser that raises `ConfigError` and suggests the nearest option."""
 
     def __init__(
         self, command: str, description: str, example: str, *, recipe: bool = False
@@ -68,10 +68,10 @@ class Parser(argparse.ArgumentParser):
     def parse_with_overrides(
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
-        """Parse the words of a command; also return the recipe fields that they set, as text.
+        """Return a command's options, and the values of recipe fields by dotted name.
 
-        The fields are returned by dotted name. They are set by `--a.field value`, by
-        `--a.field=value`, and by --seed, --task and the --data of `with_data`.
+        Fields are set by `--a.field value` and `--a.field=value`. The options --seed and --task set
+        fields too, and so does --data after `with_data`.
         """
         overrides: dict[str, str] = {}
         own: list[str] = []
@@ -108,15 +108,13 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {near[0]}?" if near else ""
 
     def with_json(self) -> Parser:
-        what = "print one JSON object on stdout and nothing else"
+        what = "print the result as one JSON object"
         self.add_argument("--json", action="store_true", help=what)
         return self
 
     def with_run(self, kind: str = "") -> Parser:
-        """Add the argument RUN and --weights, and return this parser."""
         self.add_argument("run", type=Path, help=f"directory of a {kind}run")
-        what = ("best, final, averaged, last or a step number (default: the first that exists of "
-                "best, final and last)")  # fmt: skip
+        what = "best, final, averaged, last or a step number (default: best, else final, else last)"
         self.add_argument("--weights", default="auto", metavar="NAME", help=what)
         return self
 
@@ -128,10 +126,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Formatter that names an option's value by its type, and adds the default to its help.
-
-    A help text that already states a default is not changed.
-    """
+    """Help that shows the type and the default of each option."""
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         by_type = {int: "N", at_least_one: "N", float: "X", above_zero: "X", Path: "DIR"}
@@ -145,9 +140,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
 
 
 def read_as(hint: Any) -> Callable[[str], Any]:
-    """Return the `type` of an option whose text is read and checked as a recipe's field is.
+    """Return an argparse `type` for values of the type `hint`.
 
-    A list must not repeat a value.
+    Values are checked as in a recipe. A list must not repeat a value.
     """
 
     def read(text: str) -> Any:
@@ -171,15 +166,14 @@ rates = read_as(Annotated[tuple[PositiveFloat, ...], MinLen(1)])
 
 
 def sizes(text: str) -> list[int]:
-    """Parse a list of two or more positive whole numbers; return them in ascending order."""
     found = sorted(read_as(tuple[PositiveInt, ...])(text))
     if len(found) < 2:
-        raise argparse.ArgumentTypeError(f"must be two or more numbers from 1 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be two or more positive numbers, not {text!r}")
     return found
 
 
 def duration(text: str) -> float:
-    """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds)."""
+    """Convert "60s", "5m", "2h" or "90" to seconds."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     with suppress(ValueError):
         seconds = float(text[:-1]) * unit if unit else float(text)
@@ -189,7 +183,6 @@ def duration(text: str) -> float:
 
 
 def _recipe_fields() -> dict[str, str]:
-    """Return the dotted option of each field of `model` and `training`, by the field's name."""
     from magneto.nn.config import TransformerConfig
     from magneto.training.config import TrainingConfig
 
@@ -201,9 +194,9 @@ def _recipe_fields() -> dict[str, str]:
 
 
 def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
-    """Print one JSON object if --json is given, else lines of text; return the exit code.
+    """Print `value` as JSON if --json is given, and `lines` if not. Return exit code 0.
 
-    Numbers that are not finite become null. In a distributed run, only the main process prints.
+    Numbers that are not finite become null. Only the main process prints.
     """
     if args.json and is_main_process():
         print(json.dumps(plain(value), default=str))
@@ -214,7 +207,7 @@ def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Format a table: the first column left-aligned, the others right-aligned."""
+    """Format a table. The first column is left-aligned, the others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])])
@@ -241,7 +234,6 @@ def open_standard_input() -> BinaryIO:
 
 
 def check_file(name: str, what: str) -> None:
-    """Raise an error with the nearest existing name if a file is missing."""
     path = Path(name)
     if path.is_dir():
         raise ValueError(f"{name} is a folder; name a {what} in it")
@@ -258,10 +250,10 @@ def decode_input(path: Path) -> Any:
 
 @contextmanager
 def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Path]:
-    """Copy standard input to a temporary file, so that it can be read more than once.
+    """Copy standard input to a temporary file.
 
-    `first` has the bytes that were already read from standard input. `ending` is the file's
-    extension; by default, the first line determines it.
+    `first` has the bytes that the caller has already taken from standard input. `ending` is the
+    extension of the file. By default, the first line determines the extension.
     """
     source = open_standard_input()
     first = first or source.readline()
@@ -286,10 +278,10 @@ def ending_of(line: bytes) -> str:
 
 
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
-    """Yield lists of the lines available so far; wait only if there is none.
+    """Yield the available lines, in lists of at most `most` lines. Wait only if there are none.
 
-    Only line feeds end lines. A byte-order mark and everything after a line's first mebibyte are
-    dropped. Lines that are not UTF-8 are counted, and U+FFFD replaces their invalid bytes.
+    Only a line feed ends a line. A byte-order mark is dropped. A line is cut after about 1 MiB.
+    Lines that are not UTF-8 are counted, and U+FFFD replaces the invalid bytes.
     """
     mark = BOM_UTF8
     for lines in _arriving_lines(source):

@@ -1,4 +1,4 @@
-"""`magneto start`: from data to a recipe, simple baselines, and a run."""
+"""`magneto start`: choice of a recipe for some data."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     made = Parser(
         "start",
-        "Inspect data, score simple baselines on it, choose a recipe, and print the command that "
-        "trains it. Data is a folder of images, of recordings or of text, a table (.csv, .tsv, "
-        ".jsonl, .json, .parquet), tar shards, parallel text, or hf:NAME.",
+        "Inspect data, score simple baselines, choose a recipe, and print the training command. "
+        "Data is a folder (images, recordings or text), a table (.csv, .tsv, .jsonl, .json, "
+        ".parquet), tar shards, parallel text, or hf:NAME.",
         "magneto start photos/ --go",
         recipe=True,
     )
     made.add_argument("data", help="PATH or hf:NAME[:CONFIG[:SPLIT]]")
-    what = "task, if the data suits several (default: most likely)"
+    what = "task (default: the most likely task for the data)"
     made.add_argument("--as", dest="kind", metavar="TASK", help=what)
     made.add_argument("--go", action="store_true", help="also train the recipe")
     made.add_argument("--out", type=Path, help="directory of the run (default: runs/DATA)")
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
 
     names = [each.task for each in found]
     if args.kind is not None and args.kind not in names:
-        raise ConfigError([f"--as {args.kind}: {args.data} suits {', '.join(names)} only"])
+        raise ConfigError([f"--as {args.kind}: {args.data} suits only {', '.join(names)}"])
     chosen = next(each for each in found if args.kind in (None, each.task))
     progress = Bars()
     advice = advise(args.data, chosen, overrides, progress)
@@ -70,7 +70,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class Bars(ProgressBars):
-    """Progress bars without lines of text, because the printed table describes the data."""
+    """Progress bars without messages, because the printed table says the same."""
 
     def say(self, line: str) -> None: ...
 

@@ -1,9 +1,7 @@
-"""`magneto table`: scores of runs with a row per placement and a column per data set and metric.
+"""`magneto table`: tables of scores, with a row for each placement.
 
-A grid point is one combination of the compared fields. All columns of a row show one grid point:
-the one with the best mean score over seeds on the runs' own validation data. Further tables compare
-rows at each grid point that several rows share. Lines below the table name the grid points, and the
-runs without a result.
+A grid point is one combination of learning rate and --grid values. In the first table, each row
+shows the grid point with the best mean score on validation data.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from magneto.functional.statistics import half_width
 from magneto.lab.scores import Measured, Point, Preset, read_runs, source_of, words
 from magneto.progress import ProgressBars
 
+# Columns of the paper's GLUE average, which excludes RTE.
 NUMBERS = (
     "mnli accuracy", "mnli accuracy_mismatched", "qnli accuracy", "qqp accuracy", "sst2 accuracy",
     "cola matthews", "mrpc accuracy", "stsb pearson",
 )  # fmt: skip
-"""Columns of the paper's GLUE average, which has eight metrics and excludes RTE."""
 PRESETS = {
     "glue": Preset(
         {"text-classification": "{data} {metric}"}, (*NUMBERS, "rte accuracy"), NUMBERS,
@@ -52,36 +50,29 @@ ANY = Preset(scale=1.0, decimals=4)
 
 @dataclass(frozen=True)
 class Score:
-    """One entry of the table.
-
-    Attributes:
-        seeds: Score of each seed, in the seeds' order.
-        point: Its grid point.
-        within: Half-width of the 95 % interval over a single run's examples; nan if unknown.
-    """
+    """One entry of a table."""
 
     row: str
     column: str
-    seeds: tuple[float, ...]
+    seeds: tuple[float, ...]  # one score per seed
     point: Point = ()
-    within: float = math.nan
+    within: float = math.nan  # half-width of the 95 % interval over the examples of one run
 
     @property
     def mean(self) -> float:
         return fmean(self.seeds)
 
     @property
-    def interval(self) -> float:
-        """Half-width of the 95 % interval over seeds, or over examples if there is one seed."""
+    def interval(self) -> float:  # half-width of the 95 % interval
         return half_width(self.seeds) if len(self.seeds) > 1 else self.within
 
 
 def parser() -> Parser:
     made = Parser(
         "table",
-        "Print tables of runs' scores with 95 % intervals. Each placement has a row. In the first "
+        "Print tables of scores with 95 % intervals, with a row for each placement. In the first "
         "table, each row has its own best learning rate (and --grid values). Each further table "
-        "has one learning rate (and one set of --grid values) for all rows. Columns are the runs' "
+        "compares all rows at one learning rate (and one set of --grid values). Columns are "
         "validation scores, scores saved by `magneto evaluate RUN --keep NAME`, and leaderboard "
         "results in RUN/scores/. "
         f"--preset arranges the columns as in a table of the paper: {', '.join(PRESETS)}.",
@@ -94,7 +85,7 @@ def parser() -> Parser:
     add("--preset", choices=list(PRESETS), help="format of one of the paper's tables")
     what = "add rows for trivial baselines, such as the most frequent class"
     add("--baselines", action="store_true", help=what)
-    what = "weights that `magneto evaluate --keep` scored: best, final, averaged or last"
+    what = "weights whose saved scores are shown: best, final, averaged or last"
     add("--weights", default="best", metavar="NAME", help=what)
     add("--paper", action="store_true", help="add the paper's results (preset librispeech)")
     return made.with_json()
@@ -132,7 +123,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def finished_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[Measured]]:
-    """Group runs that differ in their seed only; return the groups in which all runs finished."""
     points: dict[tuple[str, str, Point], list[Measured]] = {}
     for run in sorted(runs, key=lambda run: run.recipe.seed):
         points.setdefault((run.row, run.own, run.point), []).append(run)
@@ -140,7 +130,6 @@ def finished_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], li
 
 
 def scores_at(runs: Sequence[Measured]) -> list[Score]:
-    """Return a row's scores at one grid point, in the columns that all seeds have."""
     values = [run.values for run in runs]
     names = [name for name in values[0] if all(name in each for each in values)]
     return [
@@ -151,7 +140,6 @@ def scores_at(runs: Sequence[Measured]) -> list[Score]:
 
 
 def best_scores(runs: Sequence[Measured]) -> list[Score]:
-    """Return each row's scores at the grid point that is best on the runs' own validation data."""
     best: dict[tuple[str, str], list[Measured]] = {}
     for (row, own, _), some in finished_points(runs).items():
         best_so_far = best.get((row, own))
@@ -161,13 +149,11 @@ def best_scores(runs: Sequence[Measured]) -> list[Score]:
 
 
 def own_mean(runs: Sequence[Measured]) -> float:
-    """Return the mean score on the runs' own validation data, negated if lower is better."""
     mean = fmean(run.scores[run.own] for run in runs)
     return mean if runs[0].higher_is_better else -mean
 
 
 def shared_scores(runs: Sequence[Measured]) -> dict[Point, list[Score]]:
-    """Return the scores by grid point, for points at which at least two rows have finished runs."""
     by_point: dict[tuple[str, Point], list[list[Measured]]] = {}
     for (_, own, point), some in finished_points(runs).items():
         by_point.setdefault((own, point), []).append(some)
@@ -179,10 +165,6 @@ def shared_scores(runs: Sequence[Measured]) -> dict[Point, list[Score]]:
 
 
 def averages(scores: Sequence[Score], columns: Sequence[str]) -> list[Score]:
-    """Return each row's mean over the columns that every row has, for each seed.
-
-    If the columns differ in their number of seeds, the mean has no interval.
-    """
     by_place = {(score.row, score.column): score for score in scores}
     rows = list(dict.fromkeys(score.row for score in scores))
     common = [name for name in columns if all((row, name) in by_place for row in rows)]
@@ -191,6 +173,7 @@ def averages(scores: Sequence[Score], columns: Sequence[str]) -> list[Score]:
         own = [by_place[row, name] for name in common]
         same_seeds = len({len(score.seeds) for score in own}) == 1
         each = zip(*(score.seeds for score in own), strict=True) if same_seeds else ()
+        # Without the same seeds in all columns, the mean has no interval.
         means = tuple(map(fmean, each)) or (fmean(score.mean for score in own),)
         found.append(Score(row, f"average of {len(common)}", means))
     return found
@@ -250,11 +233,6 @@ def missing_lines(runs: Sequence[Measured]) -> Iterator[str]:
 def table(
     title: str, scores: Sequence[Score], rows: Sequence[str], preset: Preset = ANY
 ) -> list[list[str]]:
-    """Return the cells of a table: a heading, then a line per row; "-" for a missing score.
-
-    The preset's columns come first, then the other columns of the scores. The `rows` come first,
-    then the other rows of the scores.
-    """
     known = list(dict.fromkeys(score.column for score in scores))
     columns = [name for name in (*preset.columns, *preset.splits) if name in known]
     columns += [name for name in known if name not in columns]

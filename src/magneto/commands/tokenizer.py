@@ -1,4 +1,4 @@
-"""`magneto tokenizer train`: training of tokenizers for recipes."""
+"""`magneto tokenizer train`: training of tokenizers."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ LEAST_BYTES = 256 + len(SPECIAL)
 def parser() -> Parser:
     made = Parser(
         "tokenizer train",
-        "Train a lossless tokenizer with the special tokens <s>, </s>, <pad> and <mask>. Use it "
-        "in a recipe by --data.tokenizer FILE.",
+        "Train a lossless tokenizer with the special tokens <s>, </s>, <pad> and <mask>. To use "
+        "the tokenizer in a recipe, give --data.tokenizer FILE.",
         "magneto tokenizer train --data books/ --kind unigram --vocab-size 64000 --out books.model",
     )
     add = made.add_argument
     add("--data", required=True, metavar="SOURCE", help="text: PATH, hf:NAME or builtin:NAME")
-    what = "byte-level BPE, or SentencePiece's unigram or bpe"
+    what = "byte-level BPE (byte-bpe), or a SentencePiece model (unigram or bpe)"
     add("--kind", choices=KINDS, default="byte-bpe", help=what)
     what = "number of tokens, special tokens included"
     add("--vocab-size", type=read_as(Width), default=32000, metavar="N", help=what)
-    what = "folder, or output file: .json for byte-level BPE, .model for SentencePiece"
+    what = "output folder or file (.json for byte-bpe, .model for unigram and bpe)"
     add("--out", type=Path, required=True, metavar="PATH", help=what)
-    add("--text-field", default="text", metavar="NAME", help="field with the text in records")
-    what = "number of random lines that SentencePiece is trained on"
+    add("--text-field", default="text", metavar="NAME", help="name of the text field in records")
+    what = "number of random lines to train SentencePiece on"
     add("--sample", type=read_as(Sample), default=SAMPLE, metavar="N", help=what)
     return made.with_json()
 
@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> int:
         words = ["train", *words]
     if not words or words[0] != "train":
         hint = f", not {words[0]!r}{nearest(words[0], ['train'])}" if words else ""
-        raise ConfigError([f"the first word after magneto tokenizer must be train{hint}"])
+        raise ConfigError([f"the subcommand of magneto tokenizer must be train{hint}"])
     args = parser().parse(words[1:])
     progress = ProgressBars()
     piped = standard_input_as_file() if is_standard_input(args.data) else nullcontext(args.data)
@@ -83,14 +83,13 @@ def main(words: Sequence[str]) -> int:
 def train_tokenizer(
     source: str, field: str, kind: Any, vocab_size: int, out: Path, sample: int, progress: Progress
 ) -> Tokenizer:
-    """Train a tokenizer with `</s>`, `<s>`, `<pad>` and `<mask>`, write it and load it."""
     path, counts = target_of(out, kind), Counts()
     texts = read_documents(source, field, counts)
     first = next(texts, None)  # reports a wrong source before any folder is created
     if first is None:
         raise ValueError(
-            f"no text in {source}: {counts.describe(DOCUMENTS)}; if the text is in another field "
-            f"than {field!r}, name the field by --text-field"
+            f"no text in {source}: {counts.describe(DOCUMENTS)}; if {field!r} is not the text "
+            "field, give --text-field NAME"
         )
     if kind == "byte-bpe" and vocab_size < LEAST_BYTES:
         raise ValueError(f"byte-bpe needs --vocab-size {LEAST_BYTES} or more, not {vocab_size}")

@@ -27,23 +27,23 @@ EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 def parser() -> Parser:
     made = Parser(
         "train",
-        "Train a recipe. The run's directory receives weights, checkpoints, metrics and the "
-        "recipe. Exit codes: 0 finished, 2 mistake, 3 diverged, 130 interrupted.",
+        "Train a recipe. Weights, checkpoints, metrics and the recipe are written to the run's "
+        "directory. Exit codes: 0 finished, 2 mistake, 3 diverged, 130 interrupted.",
         "magneto train causal-lm/tiny --model.placement sub --data book.txt --out runs/book",
         recipe=True,
     )
     add = made.add_argument
-    add("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
+    add("recipe", nargs="?", help="name or path of a recipe (`magneto recipes` lists names)")
     add("--resume", metavar="RUN", help="resume this run")
-    what = "resume the run in --out if it exists, else start it; for jobs that are restarted by "
-    add("--auto-resume", action="store_true", help=f"{what}the same command")
+    what = "resume the run in --out, or start it if there is none (for restarted jobs)"
+    add("--auto-resume", action="store_true", help=what)
     add("--out", type=Path, help="directory of the run, new or empty (default: runs/RECIPE-TIME)")
-    what = "training.distributed, under torchrun"
+    what = "same as --training.distributed (under torchrun)"
     add("--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help=what)
-    what = "write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
-    what += "omitted; 100 adds less than 1 %% to the matrix products of training)"
+    what = ("write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
+            "omitted, which adds less than 1 %% of matrix products)")  # fmt: skip
     add("--probe-every", type=int, nargs="?", const=100, metavar="STEPS", help=what)
-    what = "measure some steps and print parameters, memory and time; write no run"
+    what = "train a few steps, and print parameters, memory and time; write no run"
     add("--dry-run", action="store_true", help=what)
     return made.with_data().with_json()
 
@@ -88,7 +88,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe, bool]:
-    """Return the run's directory, its recipe, and whether to resume it."""
     if args.distributed:
         overrides["training.distributed"] = args.distributed
     if args.resume:
@@ -111,12 +110,6 @@ def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[P
 
 @contextmanager
 def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[None]:
-    """Lock a run's directory during training, so that no other process writes there.
-
-    The main process holds the lock for all ranks. If `patient`, the process waits for the lock,
-    because a restarted job may begin before its predecessor ends, or before a file server releases
-    a lost machine's lock.
-    """
     if not is_main_process():
         yield
         return
@@ -138,6 +131,7 @@ def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterat
 
 def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
     lock = acquire_lock(run)
+    # A restarted job may begin before a file server releases the lock of the previous job.
     if lock is None and patient:
         progress.say(f"{run} is being trained by {lock_holder(run)}; waiting up to two minutes")
         lock = acquire_lock(run, LOCK_TIMEOUT)
@@ -150,10 +144,6 @@ def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
 
 
 def check_empty(out: Path) -> None:
-    """Raise FileExistsError if a new run's directory is not empty.
-
-    A lock file, and temporary files that a killed process left, do not count.
-    """
     if out.is_dir():
         found = [p for p in out.iterdir() if p.name != LOCK_FILE and not is_temporary(p)]
     else:

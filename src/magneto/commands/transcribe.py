@@ -48,7 +48,7 @@ def parser() -> Parser:
     made = Parser(
         "transcribe",
         "Transcribe recordings (.wav, .flac, .ogg, .mp3) of any length, from files or standard "
-        "input (-). --raw transcribes samples from standard input as they arrive.",
+        "input (-). With --raw, transcribe samples from standard input as they arrive.",
         "magneto transcribe runs/first a.wav b.flac --srt --out subtitles\n"
         "  arecord -q -f S16_LE -r 16000 -t raw | magneto transcribe runs/first - --raw",
         recipe=True,
@@ -56,18 +56,18 @@ def parser() -> Parser:
     made.add_argument("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
     add = partial(made.add_mutually_exclusive_group().add_argument, dest="kind")
     add("--srt", action="store_const", const="srt", help="print SubRip subtitles")
-    what = "print a JSON object per recording, with the times of words"
+    what = "print a JSON object with the times of words for each recording"
     add("--json", action="store_const", const="jsonl", help=what)
     add = made.add_argument
-    add("--out", type=Path, help="folder for one file per recording (default: print)")
-    what = "standard input has samples without a header (16 bits, little-endian, mono, the run's "
-    what += "sample rate); words are printed at once"
+    add("--out", type=Path, help="folder for transcripts (default: print them)")
+    what = ("standard input is raw audio (16 bits, little-endian, mono, the run's sample rate); "
+            "words are printed at once")  # fmt: skip
     add("--raw", action="store_true", help=what)
-    what = "length of a window (default: 20, or the longest training recording if that is shorter)"
+    what = "length of a window (default: 20, but at most data.max_duration)"
     add("--window", type=above_zero, metavar="SECONDS", help=what)
     recognition_search_options(made)
     add("--beams", type=read_as(Beams), default=BEAMS, metavar="N", help="beam width")
-    what = "print K hypotheses per recording: recording number, score, text"
+    what = "print K transcripts per recording, with recording number and score"
     add("--n-best", type=int, metavar="K", help=what)
     add("--batch-size", type=at_least_one, default=8, help="windows per batch")
     made.set_defaults(kind="txt")
@@ -75,15 +75,14 @@ def parser() -> Parser:
 
 
 def recognition_search_options(made: Any) -> None:
-    what = "greedy search, or modified beam search with at most one label per frame"
+    what = "greedy search, or beam search with at most one label per frame (modified)"
     made.add_argument("--search", choices=("greedy", "modified"), default="greedy", help=what)
-    what = "maximum labels per frame in greedy search"
+    what = "maximum number of labels per frame in greedy search"
     made.add_argument("--symbols-per-frame", type=read_as(Width), default=SYMBOLS_PER_FRAME,
                       metavar="N", help=what)  # fmt: skip
 
 
 def search_of(args: argparse.Namespace, count: int = 1) -> Search:
-    """Return the decoding search that the options describe, with `count` hypotheses."""
     from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
     if args.search == "modified":
@@ -116,18 +115,17 @@ def main(words: Sequence[str]) -> int:
 
 
 def check(made: Parser, args: argparse.Namespace) -> None:
-    """Raise an error for invalid options before a model is loaded."""
     args.files = [STDIN if is_standard_input(name) else name for name in args.files]
     piped, several = STDIN in args.files, len(args.files) > 1
     if args.n_best is not None:
         if args.search == "greedy":
-            made.error("--n-best needs beam search: --search modified")
+            made.error("--n-best needs --search modified")
         if not 1 <= args.n_best <= args.beams:
             made.error(f"--n-best must be 1 to --beams ({args.beams}), not {args.n_best}")
         if args.raw or args.kind == "srt":
-            made.error("omit --raw and --srt if --n-best is given")
+            made.error("omit --raw and --srt with --n-best")
     if piped and several:
-        made.error("omit the other recordings if one is standard input (-)")
+        made.error("standard input (-) must be the only recording")
     if piped and (sys.stdin is None or sys.stdin.isatty()):
         made.error("standard input must be a recording: ... | magneto transcribe RUN -")
     if args.raw and not piped:
@@ -141,7 +139,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
             check_file(name, "recording")
     stems = [Path(name).stem for name in args.files]
     if args.out is not None and len(set(stems)) < len(stems):
-        made.error("--out needs recordings whose names differ before the extension")
+        made.error("--out needs recordings with different names before the extension")
 
 
 @contextmanager
@@ -155,7 +153,6 @@ def recording_from_standard_input() -> Iterator[Path]:
 
 
 def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequence[Path]) -> bool:
-    """Write each recording's transcript; return whether there was any sound."""
     progress, rate = ProgressBars(), transcriber.rate
     headers = [] if args.raw else [header_seconds(str(path)) for path in paths]
     lengths = [seconds for seconds, _ in headers]
@@ -221,7 +218,6 @@ def write(
 
 
 def as_srt(words: Sequence[Word]) -> str:
-    """Return SubRip subtitles, divided at pauses and at limits of length and duration."""
     found: list[list[Word]] = []
     for word in words:
         line = found[-1] if found else []

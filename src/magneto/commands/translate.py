@@ -34,14 +34,15 @@ LINES = "lines"
 def parser() -> Parser:
     made = Parser(
         "translate",
-        "Translate the lines of a file or of standard input, and print one line per input line.",
+        "Translate the lines of a file or of standard input. Print one translation per line.",
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
     ).with_run("translation ")
     add = made.add_argument
-    add("file", nargs="?", default=STDIN, help="lines to translate (default: -, standard input)")
+    what = "file with one text per line (default: standard input)"
+    add("file", nargs="?", default=STDIN, help=what)
     add("--to", metavar="LANGUAGE", help="code of the target language")
-    what = "print K translations per line: line number, score, translation"
+    what = "print K translations per line, with line number and score"
     add("--n-best", type=int, metavar="K", help=what)
     search_options(made)
     add("--json", action="store_true", help="print one JSON object per line, with scores")
@@ -51,9 +52,9 @@ def parser() -> Parser:
 def search_options(made: Any) -> None:
     add = made.add_argument
     add("--beams", type=read_as(Beams), default=BEAMS, metavar="N", help="beam width")
-    what = "scores are divided by the length to this power"
+    what = "score = log-probability / length ** X"
     add("--length-penalty", type=float, default=1, help=what)
-    what = "maximum tokens of a translation"
+    what = "maximum number of tokens of a translation"
     add("--longest", type=read_as(Width), default=200, metavar="N", help=what)
     add("--batch-size", type=read_as(Width), default=64, metavar="N", help="sentences per batch")
 
@@ -84,8 +85,8 @@ def main(words: Sequence[str]) -> int:
     from magneto.training.task import ASSETS
 
     if not (args.run / ASSETS).is_dir():
-        raise FileNotFoundError(f"{args.run} has no vocabulary, because its training has not "
-                                "begun; train it first")  # fmt: skip
+        raise FileNotFoundError(f"{args.run} has no vocabulary, because training has not begun; "
+                                "train the run first")  # fmt: skip
     opened: Any = load_run(args.run, args.weights, overrides)
     vocabulary = opened.task.vocabulary
     if args.to is None:
@@ -103,7 +104,6 @@ def main(words: Sequence[str]) -> int:
 def translate_lines(
     translator: TextTranslator, args: Any, progress: ProgressBars, source: Any, target: IO[bytes]
 ) -> None:
-    """Translate lines until the source ends; write translations as soon as they are ready."""
     from magneto.translation.task import is_visible
 
     counts, most = Counts(), args.batch_size * SORTED_BATCHES

@@ -1,4 +1,4 @@
-"""Model and data configurations of translation, and names of counters (no torch import)."""
+"""Model and data configurations of translation."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ SentencePair = tuple[str, str]
 
 @configuration
 class TranslationConfig(TransformerConfig):
-    """Configuration of a translation model; it requires `encoder_layers` and `decoder_layers`."""
+    """Configuration of a translation model. It needs `encoder_layers` and `decoder_layers`."""
 
     vocab_size: PositiveInt | None = None
-    """Size of the vocabulary of source and target; null uses the size of the data's vocabulary."""
+    """Size of the vocabulary of source and target; null takes the size from the data."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
-    them by sqrt(width), so that they have unit variance."""
+    """Scale of the embeddings. They are initialised from N(0, 1/width). With "sqrt_width", they are
+    multiplied by sqrt(width), which gives unit variance."""
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time, to limit memory; 0 computes
-    all."""
+    """Number of rows of logits that the loss computes at a time, to save memory. Use 0 for all rows
+    at once."""
 
     @rule
     def _no_mup_with_tied_embeddings(self) -> Iterator[str]:
         if self.parametrization == "mup":
-            yield ("parametrization: 'mup' does not support translation, which shares one matrix "
-                   "between embedding and output")  # fmt: skip
+            yield ("parametrization: 'mup' does not support translation, because embedding and "
+                   "output share one matrix")  # fmt: skip
 
 
 @configuration
@@ -42,72 +42,71 @@ class ParallelDataConfig:
     """Data section of translation."""
 
     source: str = "builtin:phrases"
-    """Source of parallel text: PATH, hf:NAME or builtin:phrases[:CODES], such as
-    builtin:phrases:de,en. A path is a folder, the stem of aligned files such as a.en and a.de, or a
-    .tsv, .csv, .jsonl, .json or .parquet file."""
+    """Source of parallel text: PATH, hf:NAME or builtin:phrases[:CODES] (such as
+    builtin:phrases:de,en). PATH is a folder, a file (.tsv, .csv, .jsonl, .json or .parquet), or the
+    stem of aligned files (`a` for a.en and a.de)."""
     validation_source: str | None = None
-    """Separate source of validation text. Its validation split is used, or all of its text if it
-    has no validation split. The default is the validation split of `source`. For language pairs
-    without a validation split, sentences are held out."""
+    """Separate source of validation text. Its validation split is used. If there is none, its test
+    split is used, or else its training split. By default, `source` provides the validation text."""
     validation_fraction: Share = 0.02
-    """Share of sentences held out for validation. They are chosen by the hash of the sentence in
-    `pivot_language`."""
+    """Share of sentence pairs that are used for validation if there is neither a validation split
+    nor `validation_source`. The hash of the sentence in `pivot_language` decides."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation sentences per language pair; null for all."""
     languages: tuple[str, ...] | None = None
-    """Codes of the languages to use; null uses all. Without `directions`, each language needs text
+    """Codes of the languages to use; null uses all. Without `directions`, each language must be
     paired with `pivot_language`."""
     pivot_language: str = "en"
-    """Language from and into which all other languages are translated (English in OPUS-100). A
-    source of only two languages, neither of them the pivot language, is translated in both
-    directions."""
+    """Language that is paired with all other languages (English in OPUS-100). If `source` has only
+    two languages, and neither is the pivot, both directions are trained."""
     directions: tuple[str, ...] | None = None
-    """Directions to train, such as en-de (from en to de); null trains all directions with
+    """Directions to train, such as en-de (from en to de); null trains all directions from and into
     `pivot_language`."""
     tokenizer: str = "bpe"
-    """Tokenizer: "bpe" or "sentencepiece" (joint, trained on first use), "bytes", or the path of a
-    tokenizer.json, of a SentencePiece .model, or of a run's tokenizer directory."""
+    """Tokenizer of all languages. The kinds "bpe" and "sentencepiece" are trained on first use. The
+    kind "bytes" needs no training. A path names a tokenizer.json, a SentencePiece .model, or the
+    tokenizer directory of a run."""
     vocab_size: Annotated[int, Interval(ge=257, lt=LARGEST)] = 8192
     """Vocabulary size of a trained tokenizer, without the language tags."""
     tokenizer_lines: PositiveInt = 60_000
-    """Number of training sentences of "sentencepiece". They are sampled from text of 50 million
-    characters, to which each language pair contributes an equal part. Use more for many languages.
-    Training 64,000 pieces on a million sentences took a minute on one core and 1.3 GB of memory."""
+    """Number of sentences that "sentencepiece" is trained on. They are sampled from 50 million
+    characters of text, in equal parts from all language pairs. Use more sentences for many
+    languages. Training a vocabulary of 64,000 on a million sentences took a minute on one core, and
+    1.3 GB of memory."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
-    """Maximum length of a sentence in tokens, tag and end token included. Training pairs with a
-    longer sentence in either language are left out."""
+    """Maximum length of a sentence in tokens, tag and end token included. Pairs with a longer
+    sentence are left out of training."""
     max_ratio: Annotated[float, Interval(ge=1)] = 4.0
-    """Maximum ratio of the lengths of a pair's two sentences. The smaller of the ratios in
-    characters and in bytes counts. Pairs whose lengths differ by at most 20 characters or 20 bytes
-    are never left out."""
+    """Maximum length ratio of the two sentences of a pair. A pair is left out if the ratio is
+    larger both in characters and in bytes. Differences of up to 20 characters or 20 bytes are
+    accepted."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
-    """Temperature T of the sampling of directions. The probability of a direction with N sentence
-    pairs is proportional to N ** (1 / T). With T = 1, it is proportional to N. A larger T favours
-    small languages (T = 5 in arXiv 1907.05019)."""
+    """Temperature T for sampling directions. The probability of a direction with N sentence pairs
+    is proportional to N ** (1 / T). A larger T favours small languages. The default is from arXiv
+    1907.05019."""
     max_tokens: PositiveInt = 4096
-    """Maximum padded size of a group of sentences of similar length. The padded size is the number
-    of sentences times the tokens of the longest sentence in either language. `training.batch_size`
-    counts groups. The paper's batch is 128 groups of 4096 tokens."""
+    """Maximum size of a group of sentence pairs of similar length. The size is the number of pairs
+    times the tokens of the longest sentence. `training.batch_size` counts groups. A batch of the
+    paper has 128 groups of 4096 tokens."""
     block: PositiveInt = 262144
-    """Number of sentences sorted by length at a time."""
+    """Number of sentence pairs that are sorted by length together."""
     select_by: Literal["loss", "bleu"] = "loss"
     """Metric that selects the best checkpoint: "loss", or "bleu" of greedy translations."""
     bleu_sentences: PositiveInt = 200
-    """Number of sentences per direction that each evaluation translates with `select_by: bleu`.
-    They are spread over the validation batches, so that `training.evaluate_limit` reduces their
-    number."""
+    """Number of sentences per direction that an evaluation translates with `select_by: bleu`.
+    `training.evaluate_limit` reduces this number in proportion."""
 
     @rule
     def _groups_fit_the_longest(self) -> Iterator[str]:
         if self.max_tokens < self.max_length:
-            yield f"max_tokens ({self.max_tokens}) must be max_length ({self.max_length}) or more"
+            yield f"max_tokens ({self.max_tokens}) must be at least max_length ({self.max_length})"
 
     @rule
     def _directions_are_two_languages(self) -> Iterator[str]:
         for direction in self.directions or ():
             source, target = split_direction(direction)
             if not source or not target or source == target:
-                yield f"directions must be two languages such as en-de, not {direction!r}"
+                yield f"each direction must be two languages such as en-de, not {direction!r}"
 
     @rule
     def _languages_include_the_required(self) -> Iterator[str]:
@@ -120,7 +119,7 @@ class ParallelDataConfig:
 
 
 def required_languages(config: ParallelDataConfig) -> frozenset[str]:
-    """Return the languages of the directions, by default the pivot language."""
+    """Return the languages of `directions`, or the pivot language if there are none."""
     directions = config.directions or ()
     return frozenset(name for d in directions for name in split_direction(d)) or frozenset(
         [config.pivot_language]
@@ -128,9 +127,9 @@ def required_languages(config: ParallelDataConfig) -> frozenset[str]:
 
 
 def split_direction(direction: str) -> tuple[str, str]:
-    """Return the languages of a direction such as en-de.
+    """Return the two languages of a direction such as en-de.
 
-    If the first code contains a dash, ">" must separate the codes (zh-CN>en).
+    Use ">" between the codes if the first code contains a dash (zh-CN>en).
     """
     source, _, target = direction.partition(">" if ">" in direction else "-")
     return source.strip(), target.strip()

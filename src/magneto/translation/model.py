@@ -1,4 +1,4 @@
-"""Translation model: an encoder-decoder with a shared vocabulary."""
+"""Encoder-decoder model for translation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from magneto.translation.config import TranslationConfig
 
 
 class TranslationModel(nn.Module):
-    """Encoder-decoder with one embedding matrix for source, target and output (paper, appendix)."""
+    """Encoder-decoder. The embeddings and the output share one matrix (paper, appendix)."""
 
     logits_bias: Tensor
 
@@ -34,7 +34,7 @@ class TranslationModel(nn.Module):
         nn.init.zeros_(self.logits_bias)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """Return encoder features of source tokens (batch, source length)."""
+        """Return encoder features (batch, source length, width) of source tokens."""
         return self.transformer.encoder(self.embedding(source), source_mask)
 
     def decode(
@@ -63,13 +63,13 @@ class TranslationModel(nn.Module):
         target_mask: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits, or the loss if targets are given.
+        """Return logits, or the loss if there are targets.
 
         Args:
             source: Source tokens, (batch, source length).
             target: Decoder inputs, (batch, target length).
-            source_mask: Boolean mask (batch, source length), False for padding.
-            target_mask: Boolean mask (batch, target length), False for padding.
+            source_mask: False for padding, (batch, source length).
+            target_mask: False for padding, (batch, target length).
             targets: Tokens to predict, (batch, target length); -100 is ignored.
         """
         memory = self.encode(source, source_mask)

@@ -1,7 +1,6 @@
-"""Built-in parallel text: phrases in about 130 languages, formatted by Babel from Unicode's CLDR.
+"""Built-in parallel text: phrases in about 130 languages, from Babel and Unicode's CLDR.
 
-A phrase is a date, an amount of money, a duration, a quantity with unit, a percentage or a list of
-names. Word order, case, grammatical number and conjunctions are those of the language.
+A phrase is a date, an amount of money, a duration, a quantity, a percentage or a list of names.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import numpy as np
 
 from magneto.files import import_extra
 
+# Number of phrases, including phrases that a language lacks.
 PHRASES = 12_000
-"""Number of phrases. A language pair lacks phrases for which one language has no data."""
 SEED = 1
 # Minimum numbers of names in Babel's data for a language, near the numbers for English.
 LEAST_TERRITORIES = 200
@@ -42,13 +41,11 @@ LANGUAGES = (
 )  # fmt: skip
 STEPS = {"day": 86400, "week": 7 * 86400, "month": 30 * 86400, "year": 365 * 86400, "hour": 3600}
 
+# Formats a phrase in a Babel locale; None if the locale lacks the words.
 Format = Callable[[Any], str | None]
-"""Function that formats a phrase in a Babel locale; it returns None if the locale lacks the
-words."""
 
 
 def phrase_languages() -> list[str]:
-    """Return the codes of the languages with enough locale data."""
     babel = import_babel()
     found = []
     for name in sorted(babel.localedata.locale_identifiers()):
@@ -66,7 +63,7 @@ def phrase_languages() -> list[str]:
 
 
 def phrases(first: str, second: str, count: int = PHRASES) -> Iterator[tuple[str, str]]:
-    """Yield the first `count` phrases in two languages, without phrases that one of them lacks."""
+    """Yield at most `count` phrases in two languages. Skip phrases that a language lacks."""
     babel = import_babel()
     locales = babel.Locale.parse(first), babel.Locale.parse(second)
     random = np.random.default_rng(SEED)

@@ -1,17 +1,10 @@
 """Vocabulary, cache and batches of parallel text.
 
-The vocabulary consists of the tokens of a joint tokenizer, followed by a tag for each language.
-
-A cache directory contains the vocabulary and index.json. For each split, the directory contains
-tokens.bin (the first and the second sentence of each pair in turn) and offsets.bin (the start of
-each sentence). The directory's name is a fingerprint of sources and settings.
-
 A batch is a list of groups. A group contains sentences of similar length, and all groups have about
-the same number of tokens. Sentences are chosen block by block. The sampling temperature determines
-each direction's share of a block. In each direction, a block continues where the previous block
-stopped, so that each sentence is used once before any is repeated. A block is sorted by length and
-cut into groups, which are shuffled. All groups are a function of seed and block, so that a run
-resumes exactly.
+the same number of tokens. A block of sentences is sorted by length and cut into groups, which are
+shuffled. The sampling temperature sets the share of each direction in a block. All sentences of a
+direction are used once before any is repeated. Groups depend only on the seed and the number of the
+block, so that a run resumes exactly.
 """
 
 from __future__ import annotations
@@ -73,17 +66,16 @@ TOKENIZER_CHARACTERS = 50_000_000
 SIDES = 1 << 20
 
 Group = dict[str, Any]
-"""Group of sentence pairs. The tensors "source" and "source_mask" have shape (batch, source
-length). The tensors "target" and "targets" have shape (batch, target length). "predicted" is the
-number of targets, "cells" the number of positions in source and target, and "real" the number of
-those positions that are not padding."""
+"""Padded sentence pairs. `source` and `source_mask` have shape (batch, source length). `target`
+and `targets` have shape (batch, target length). `predicted` counts targets. `cells` counts the
+positions of source and target. `real` counts the positions without padding."""
 
 
 class TranslationVocabulary:
-    """Joint tokenizer with a tag for each target language.
+    """Tokenizer of all languages, with a tag for each target language.
 
-    Tags are numbered after the tokenizer's tokens, in the order of `languages`. No text can contain
-    a tag. `end` is also the decoder's first input.
+    The ids of tags follow the ids of the tokenizer, in the order of `languages`. No text can
+    contain a tag. `end` is also the first input of the decoder.
     """
 
     def __init__(self, tokenizer: Tokenizer, languages: Sequence[str]) -> None:
@@ -93,7 +85,7 @@ class TranslationVocabulary:
         self.end = tokenizer.end
 
     def tag(self, language: str) -> int:
-        """Return a language's tag; raise ValueError if the vocabulary lacks the language."""
+        """Return the id of a language's tag. Raise ValueError for an unknown language."""
         if language not in self.languages:
             hint, known = nearest(language, self.languages), ", ".join(self.languages)
             raise ValueError(f"no language {language!r}{hint} (the model has {known})")
@@ -121,12 +113,12 @@ class TranslationVocabulary:
 
 
 def load_vocabulary(directory: Path) -> TranslationVocabulary:
-    """Load a saved vocabulary; raise FileNotFoundError if a file is missing."""
+    """Load a saved vocabulary. Raise FileNotFoundError if a file is missing."""
     return TranslationVocabulary(load_tokenizer(directory), read_tags(directory))
 
 
 def read_tags(directory: Path) -> list[str]:
-    """Return the languages of a saved vocabulary; raise FileNotFoundError without a vocabulary."""
+    """Return the languages of a saved vocabulary. Raise FileNotFoundError if there is none."""
     path = directory / TAGS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{directory} is not a translation vocabulary: no {TAGS_FILE}")
@@ -135,10 +127,11 @@ def read_tags(directory: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class ParallelSplit:
-    """Tokenised split, with the examples of a language pair in one range.
+    """Tokenised split of a corpus.
 
-    `tokens` has the tokens of all sentences, without tags and end tokens. `offsets` has the start
-    of each sentence and the end of the last, (2 x examples + 1,).
+    `tokens` has the tokens of all sentences, without tags and end tokens. The two sentences of an
+    example follow each other. `offsets` has the start of each sentence, and the end of the text,
+    (2 x examples + 1,). `ranges` has the range of examples of each language pair.
     """
 
     tokens: np.ndarray
@@ -146,7 +139,7 @@ class ParallelSplit:
     ranges: dict[LanguagePair, tuple[int, int]]
 
     def side(self, example: int, side: int) -> np.ndarray:
-        """Return the tokens of an example's first (`side` 0) or second (1) sentence."""
+        """Return the tokens of the first (`side` 0) or second (`side` 1) sentence."""
         place = 2 * example + side
         return self.tokens[self.offsets[place] : self.offsets[place + 1]]
 
@@ -155,8 +148,8 @@ class ParallelSplit:
 class PreparedParallel:
     """Filtered and tokenised corpus.
 
-    `counts` has numbers of sentence pairs kept and left out, by split and language pair. `digest`
-    is a hash of all tokens, computed when they are cached and checked when a run resumes.
+    `counts` says how many sentence pairs were kept and left out, for each split and language pair.
+    `digest` is a hash of all tokens. A resumed run checks this hash.
     """
 
     vocabulary: TranslationVocabulary
@@ -167,7 +160,7 @@ class PreparedParallel:
     digest: str
 
     def describe(self, source: str) -> Iterator[str]:
-        """Yield lines with the numbers of sentence pairs kept and left out, by split."""
+        """Yield lines that report the counts of each split."""
         for split, held, name in (
             ("train", self.train, ""), ("validation", self.validation, "validation: "),
         ):  # fmt: skip
@@ -181,7 +174,7 @@ class PreparedParallel:
 
 
 def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> PreparedParallel:
-    """Filter and tokenise a source, or open its cache.
+    """Filter and tokenise a source, or open the cache.
 
     Raises:
         FileNotFoundError: If there is no such source or tokenizer.
@@ -222,7 +215,7 @@ def _tokenizer_name(config: ParallelDataConfig) -> Any:
 
 
 def stored_languages(config: ParallelDataConfig) -> list[str] | None:
-    """Return the languages of an existing vocabulary; None if the tokenizer has no tags."""
+    """Return the languages of an existing vocabulary, or None if there are no tags."""
     path = user_path(config.tokenizer)
     folder = path if path.is_dir() else path.parent
     has_tags = config.tokenizer not in TRAINED and (folder / TAGS_FILE).is_file()
@@ -255,7 +248,6 @@ class CacheWriter:
     def _write(
         self, split: str, directory: Path, tokenizer: Tokenizer, kind: Any, seen: dict
     ) -> list[dict[str, Any]]:
-        """Write a split's tokens and offsets; return range and counts of each language pair."""
         records: list[dict[str, Any]] = []
         with (
             (directory / f"{split}.tokens.bin").open("wb") as tokens,
@@ -285,10 +277,6 @@ class CacheWriter:
     def _batches(
         self, pair: LanguagePair, split: str, tokenizer: Tokenizer, counts: Counts, seen: set[int]
     ) -> Iterator[list[list[int]]]:
-        """Yield batches of tokenised sentences; a pair's second sentence follows its first.
-
-        Sentence pairs that are too long are left out.
-        """
         texts = self.text.texts(pair, split, counts, seen)
         limit = self.config.validation_limit if split == "validation" else None
         while batch := list(islice(texts, BATCH)):
@@ -353,7 +341,7 @@ def _open(directory: Path) -> PreparedParallel:
 
 
 def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
-    """Return probabilities of directions, proportional to size ** (1 / temperature)."""
+    """Return the probabilities of directions, proportional to size ** (1 / temperature)."""
     weights = np.asarray(sizes, np.float64) ** (1 / temperature)
     return weights / weights.sum()
 
@@ -361,17 +349,18 @@ def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
 def length_groups(
     lengths: np.ndarray, budget: int, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Sort examples by length and cut them into groups; return their indices, short ones first.
+    """Cut examples into groups of similar length, and return the indices of each group.
 
-    Lengths are those of source and target, (examples, 2). The padded size of a group, its examples
-    times the longest length, is at most `budget`. Examples of equal length are in random order.
+    `lengths` has the lengths of source and target, (examples, 2). The size of a group is the number
+    of examples times the longest length, and is at most `budget`. Groups of short examples come
+    first. Examples of equal length are in random order.
     """
     order = sort_by_length(lengths[:, 1], lengths[:, 0], random)
     return cut_groups(order, lengths.max(1, keepdims=True), [budget])
 
 
 class GroupMaker:
-    """Builder of padded groups from a split's examples.
+    """Builder of padded groups from the examples of a split.
 
     Directions without examples are left out.
     """
@@ -393,14 +382,14 @@ class GroupMaker:
         self.flipped = [source > target for source, target in self.directions]
 
     def lengths(self, direction: int, numbers: np.ndarray) -> np.ndarray:
-        """Return the lengths of source and target with tag and end token, (examples, 2)."""
+        """Return source and target lengths (examples, 2), with tag and end tokens."""
         start, stop = self.ranges[direction]
         offsets = self.split.offsets[2 * start : 2 * stop + 1]
         sizes = np.diff(offsets).reshape(-1, 2)[numbers]
         return (sizes[:, ::-1] if self.flipped[direction] else sizes) + np.array([2, 1])
 
     def target_counts(self, size: int) -> np.ndarray:
-        """Return the frequency of each token as a target, with end tokens, (size,)."""
+        """Count how often each token is a target, (size,). End tokens count too."""
         counts = np.zeros(size, np.int64)
         for (start, stop), flipped in zip(self.ranges, self.flipped, strict=True):
             offsets = self.split.offsets[2 * start : 2 * stop + 1]
@@ -413,7 +402,7 @@ class GroupMaker:
         return counts
 
     def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
-        """Return a padded group of examples, given by directions and indices within a direction."""
+        """Pad examples to a group. Example n is `numbers[n]` of direction `directions[n]`."""
         rows = [self.sides(d, n) for d, n in zip(directions, numbers, strict=True)]
         widths = [max(len(row[side]) for row in rows) for side in (0, 1)]
         source = np.full((len(rows), widths[0] + 2), self.end)
@@ -444,7 +433,7 @@ class GroupMaker:
 def training_stream(
     maker: GroupMaker, batch_size: int, config: ParallelDataConfig, seed: int
 ) -> BatchStream:
-    """Return training batches of `batch_size` groups; a micro-batch is a list of groups."""
+    """Return a stream of batches. A batch has `batch_size` groups."""
     shares = temperature_shares(maker.sizes, config.temperature)
     size = min(config.block, sum(maker.sizes))
 
@@ -453,8 +442,7 @@ def training_stream(
         return random.permutation(maker.sizes[direction])
 
     def groups(number: int) -> list[np.ndarray]:
-        """Return the groups of a block, as arrays with rows (direction, index)."""
-        rows, lengths = [], []
+        rows, lengths = [], []  # a row is (direction, index)
         for direction, (share, count) in enumerate(zip(shares, maker.sizes, strict=True)):
             start, stop = (int(share * size * block) for block in (number, number + 1))
             chosen = EpochPlan(partial(order, direction), count, 1).rows(start, stop)

@@ -1,4 +1,4 @@
-"""Multilingual translation task (paper, section 4.3), and BLEU and chrF by sacreBLEU."""
+"""Translation task (paper, section 4.3), with BLEU and chrF from sacreBLEU."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 
 
 class Translation(Task):
-    """Translation by a `TranslationModel`; the loss is in nats per target token.
+    """Translation task. The loss is in nats per target token.
 
-    A batch is a list of groups, each padded to its longest sentence. `training.batch_size` counts
-    groups.
+    A batch is a list of padded groups. `training.batch_size` counts groups.
     """
 
     unit = "tokens"
@@ -65,7 +64,7 @@ class Translation(Task):
         super().__init__(model, data, seed)
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
-            self.whole_model = "data.select_by bleu translates in evaluations"
+            self.whole_model = "with data.select_by bleu, evaluations translate sentences"
 
     @cached_property
     def text(self) -> PreparedParallel:
@@ -73,14 +72,13 @@ class Translation(Task):
 
     @cached_property
     def vocabulary(self) -> TranslationVocabulary:
-        """Tokenizer and language tags; a run's vocabulary is loaded without reading the text."""
+        """Tokenizer and language tags."""
         folder = user_path(self.data_config.tokenizer)
         if folder.is_dir() and stored_languages(self.data_config) is not None:
             return load_vocabulary(folder)
         return self.text.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Filter and tokenise the source, unless it is cached; report the pairs left out."""
         if "text" in self.__dict__:
             return
         self._progress = progress
@@ -107,9 +105,10 @@ class Translation(Task):
         return [group | mask | {"predicted": count, "real": cells, "cells": cells}] * examples
 
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
-        """Log `nll`, the cross-entropy without label smoothing, and the share of `padding`.
+        """Return the loss, and log `nll` and `padding`.
 
-        `padding` is averaged over groups, weighted by their numbers of target tokens.
+        `nll` is the cross-entropy without label smoothing. `padding` is the share of padding in
+        the batch.
         """
         losses = []
         for group in batch:
@@ -146,7 +145,6 @@ class Translation(Task):
         return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
 
     def validation_batches(self) -> Sequence[Group]:
-        """With `select_by: bleu`, "texts" has sentences to translate, as in `_bleu_texts`."""
         count = len(self.validation_groups)
 
         def make(number: int) -> Group:
@@ -156,10 +154,7 @@ class Translation(Task):
         return LazyBatches(range(count), make)
 
     def score(self, model: nn.Module, batch: Group) -> Scores:
-        """Return the loss without label smoothing, and translations.
-
-        Decoding of translations makes the host wait for the device.
-        """
+        """Return the loss without label smoothing and, with `select_by: bleu`, translations."""
         part = self._group_loss(model, batch)
         sums = {"loss": part.nll, "count": part.count}
         if not batch["texts"]:
@@ -177,9 +172,9 @@ class Translation(Task):
         return Scores(sums, predictions)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss (nats per target token, without label smoothing) and perplexity.
+        """Return the loss (nats per target token, without label smoothing) and perplexity.
 
-        With `select_by: bleu`, also return the unweighted mean BLEU over directions.
+        With `select_by: bleu`, also return BLEU, averaged over directions.
         """
         metrics = loss_metrics(sums)
         translated: dict[LanguagePair, list[tuple[str, str]]] = {}
@@ -192,10 +187,6 @@ class Translation(Task):
 
     @cached_property
     def _bleu_texts(self) -> list[tuple[LanguagePair, list[SentencePair]]]:
-        """Batches to translate, each of one direction and of similar lengths.
-
-        Directions alternate, so that a limited number of batches covers many directions.
-        """
         if self.data_config.select_by != "bleu":
             return []
         reference = read_validation_texts(self.data_config, self.data_config.bleu_sentences)
@@ -204,6 +195,7 @@ class Translation(Task):
             ordered = sorted(texts, key=lambda pair: len(pair[0]))
             starts = range(0, len(ordered), TRANSLATED)
             parts.append([(direction, ordered[start : start + TRANSLATED]) for start in starts])
+        # Directions alternate, so that few batches cover many directions.
         return [part for turn in zip_longest(*parts) for part in turn if part is not None]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
@@ -219,7 +211,7 @@ class Translation(Task):
 
 @dataclass(frozen=True)
 class TranslationScores:
-    """Corpus scores of a set of translations.
+    """Scores of a set of translations.
 
     Attributes:
         bleu: BLEU from 0 to 100 of cased, detokenised text (sacreBLEU's 13a, "exp" smoothing).
@@ -233,7 +225,7 @@ class TranslationScores:
 
 
 def score_translations(translations: Sequence[str], references: Sequence[str]) -> TranslationScores:
-    """Score translations against one reference each; ValueError if there are none."""
+    """Score translations with one reference each. Raise ValueError if there are none."""
     if len(translations) != len(references):
         raise ValueError(
             f"{len(translations)} translations and {len(references)} references: give one "
@@ -262,12 +254,11 @@ def signatures() -> dict[str, str]:
 def average_directions(
     values: Mapping[LanguagePair, float], pivot_language: str
 ) -> dict[str, float]:
-    """Average a score over directions, with equal weight for each direction.
+    """Average a score over directions, as in the table of the paper.
 
-    Returns:
-        The averages of the paper's table. "out" averages the directions from the pivot language (En
-        -> X) and "into" the directions into it. "both" is the mean of "out" and "into". An average
-        without directions is NaN.
+    `out` is the mean over directions from the pivot language. `into` is the mean over directions
+    into the pivot language. `both` is the mean of `out` and `into`. A mean over no directions is
+    NaN.
     """
     out, into = (
         [value for direction, value in values.items() if direction[end] == pivot_language]
@@ -280,7 +271,7 @@ def average_directions(
 def describe_scores(
     split: str, scores: dict[LanguagePair, TranslationScores], pivot: str
 ) -> dict[str, Any]:
-    """Return scores by direction, averages and signatures, for JSON."""
+    """Return scores, averages and sacreBLEU signatures, for JSON."""
     result: dict[str, Any] = {"split": split, "pivot_language": pivot}
     for name in ("bleu", "chrf"):
         values = {direction: getattr(each, name) for direction, each in scores.items()}
@@ -313,10 +304,11 @@ def score_lines(result: dict[str, Any], scores: dict[LanguagePair, TranslationSc
 
 @dataclass(frozen=True)
 class TranslationResult:
-    """Translations of one text, best first; one empty text for an empty source.
+    """Translations of one text, the best first.
 
-    `scores` has log-probabilities divided by length, and is empty unless scores were requested.
-    `truncated` says whether the source was cut to the maximum length.
+    An empty text has empty translations. A score is log-probability / length ** `length_penalty`.
+    `scores` is empty if no scores were requested. `truncated` says whether the text was cut to the
+    maximum length.
     """
 
     texts: list[str]
@@ -325,12 +317,12 @@ class TranslationResult:
 
 
 class TextTranslator:
-    """Translator of texts in batches of similar length; results keep the order of the texts.
+    """Translator of texts. The results are in the order of the texts.
 
     Args:
         model: Translation model in evaluation mode, on its device.
         vocabulary: Tokenizer and tags of the model.
-        max_length: Maximum source length in tokens, with tag and end token.
+        max_length: Maximum length of a source in tokens, tag and end token included.
         search: A `magneto.hf.BeamSearch`.
 
     Raises:
@@ -361,13 +353,13 @@ class TextTranslator:
         scored: bool = False,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[TranslationResult]:
-        """Translate texts into a language, with scores if asked for.
+        """Translate texts into a language. If `scored`, the results have scores.
 
-        The translation of a text without visible characters is empty. `progress` is called with the
-        number of finished non-empty texts.
+        A text without visible characters has empty translations. `progress` is called with the
+        number of finished texts, empty texts excluded.
 
         Raises:
-            ValueError: If the vocabulary lacks the language. The message suggests the nearest.
+            ValueError: If the vocabulary lacks the language.
         """
         nonempty = [number for number, text in enumerate(texts) if is_visible(text)]
         sources = self.vocabulary.encode_source([texts[number] for number in nonempty], language)
@@ -387,7 +379,7 @@ class TextTranslator:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has a character other than spaces, control and format characters."""
+    """Return False if a text has only spaces, control characters and format characters."""
     return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
 
 
@@ -396,7 +388,7 @@ def score_directions(
     texts: Mapping[LanguagePair, Sequence[tuple[str, str]]],
     progress: Progress,
 ) -> tuple[dict[LanguagePair, TranslationScores], dict[LanguagePair, list[str]]]:
-    """Translate sentences with references; return scores and translations of each direction."""
+    """Translate the texts of each direction; return scores and translations."""
     scores: dict[LanguagePair, TranslationScores] = {}
     written: dict[LanguagePair, list[str]] = {}
     for direction, pairs in texts.items():

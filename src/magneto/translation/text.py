@@ -1,6 +1,5 @@
-"""Readers of parallel text, its training and validation splits, and test sets.
+"""Readers of parallel text.
 
-A source has parts. Each part is text of one split in two or more languages. Parts are streamed.
 Lines end at line feeds only, so that files stay aligned.
 """
 
@@ -78,22 +77,16 @@ TEST_SPLITS = ("test", "validation", "train")
 
 @dataclass(frozen=True)
 class Part:
-    """Text of one split in two or more languages.
+    """Text of one split in two or more languages."""
 
-    Attributes:
-        split: "train", "validation" or "test".
-        languages: Codes of the languages.
-        read: Function of two languages and counts; it yields sentences in the languages' order.
-    """
-
-    split: str
+    split: str  # "train", "validation" or "test"
     languages: frozenset[str]
     read: Callable[[str, str, Counts], Iterator[SentencePair]]
 
 
 @dataclass(frozen=True)
 class ParallelText:
-    """All parts of a source, and the languages to use; None for all."""
+    """All parts of a source. `selected` are the languages to use, or None for all."""
 
     parts: list[Part]
     selected: tuple[str, ...] | None = None
@@ -103,13 +96,11 @@ class ParallelText:
         return sorted({name for part in self.parts for name in part.languages})
 
     def pairs(self, split: str) -> set[LanguagePair]:
-        """Return the pairs of selected languages in a split, each sorted."""
         of_split = [part.languages for part in self.parts if part.split == split]
         used = [names if self.selected is None else names & {*self.selected} for names in of_split]
         return {pair for names in used for pair in combinations(sorted(names), 2)}
 
     def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[SentencePair]:
-        """Yield the sentences of two languages in that order; malformed records are counted."""
         for part in self.parts:
             if part.split == split and {first, second} <= part.languages:
                 yield from part.read(first, second, counts)
@@ -118,15 +109,6 @@ class ParallelText:
 def open_parallel(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str] = frozenset()
 ) -> ParallelText:
-    """Open a source of parallel text: PATH, hf:NAME or builtin:phrases[:CODES].
-
-    `selected` are the languages to use, or None for all. If no aligned file is in one of the
-    languages of `required`, record files are read instead.
-
-    Raises:
-        FileNotFoundError: If there is no such path. The message suggests the nearest path.
-        ValueError: If a name is unknown, or the path has no parallel text.
-    """
     parsed = find_source(source)
     if parsed.kind == "builtin":
         name, _, codes = parsed.name.partition(":")
@@ -145,7 +127,6 @@ def open_parallel(
 
 
 def path_split(source: str, path: Path) -> str:
-    """Return the split that the name of a file or of its folders indicates; by default "train"."""
     root = user_path(source)
     name = str(path.relative_to(root)) if root in path.parents else path.name
     return split_of(name) or "train"
@@ -154,7 +135,6 @@ def path_split(source: str, path: Path) -> str:
 def parallel_fingerprint(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str]
 ) -> str:
-    """Return a fingerprint of a source, from sizes and times of its files or from its name."""
     parsed = find_source(source)
     if parsed.kind == "builtin":
         return fingerprint(source, PHRASES, import_babel().__version__)
@@ -169,7 +149,9 @@ def builtin_phrases(selected: tuple[str, ...] | None) -> ParallelText:
     known = phrase_languages()
     if unknown := sorted(set(selected or ()) - set(known)):
         hint = nearest(unknown[0], known)
-        raise ValueError(f"builtin:phrases has no {unknown[0]!r}{hint} (it has {', '.join(known)})")
+        raise ValueError(
+            f"builtin:phrases has no language {unknown[0]!r}{hint} (it has {', '.join(known)})"
+        )
     part = Part("train", frozenset(known), lambda first, second, counts: phrases(first, second))
     return ParallelText([part], selected)
 
@@ -177,11 +159,6 @@ def builtin_phrases(selected: tuple[str, ...] | None) -> ParallelText:
 def find_files(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str]
 ) -> tuple[dict[str, dict[str, Path]], list[Path]]:
-    """Return the aligned files, or else the record files, of a file, a folder or a stem.
-
-    Record files are used if no aligned file exists, or no aligned file is in a language of
-    `required`.
-    """
     path = user_path(source)
     folder, parent = os.path.isdir(path), path.parent if os.path.isdir(path.parent) else Path(".")
     if os.path.isfile(path):
@@ -191,6 +168,7 @@ def find_files(
         files = sorted(file for file in paths if os.path.isfile(file))
     records = [file for file in files if has_ending(file, RECORDS)]
     lines = aligned_files(files, required | {*(selected or ())})
+    # Record files are read if no aligned file is in a required language.
     if lines and (
         not (required and records) or any(required & {*group} for group in lines.values())
     ):
@@ -198,23 +176,19 @@ def find_files(
     if records:
         return {}, records
     if os.path.exists(path):
-        raise ValueError(f"no parallel text in {source}. Give the stem or the folder of aligned "
-                         "files such as a.en and a.de, or a file that ends in "
+        raise ValueError(f"no parallel text in {source}. Give the folder or the stem of aligned "
+                         "files (such as a.en and a.de), or a file that ends in "
                          f"{', '.join(RECORDS)}.")  # fmt: skip
     raise FileNotFoundError(f"no parallel text {source}{nearest_path(path)}")
 
 
 def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str, dict[str, Path]]:
-    """Return files with one sentence per line, STEM.LANGUAGE[.txt], by stem and language.
-
-    If the stem ends in "src" or "ref", as in WMT's test sets, this last word is ignored.
-    `languages` are file endings that are languages even if they do not look like language codes.
-    """
     groups: dict[str, dict[str, list[Path]]] = {}
     for file in files:
         name, dot, language = unpacked_name(file).removesuffix(".txt").rpartition(".")
         code = LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES
         if dot and (code or language in languages):
+            # WMT's test sets are STEM-src.LANGUAGE and STEM-ref.LANGUAGE.
             stem = re.sub(r"(^|[._-])(src|ref)$", "", name)
             groups.setdefault(str(file.parent / stem), {}).setdefault(language, []).append(file)
     groups = {stem: group for stem, group in groups.items() if len(group) > 1}
@@ -227,7 +201,6 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
 def read_aligned(
     files: dict[str, Path], first: str, second: str, counts: Counts
 ) -> Iterator[SentencePair]:
-    """Yield the lines of two files in parallel; raise ValueError if a file has more lines."""
     one, other = files[first], files[second]
     pairs = zip_longest(read_lines(one, counts), read_lines(other, counts))
     for number, (left, right) in enumerate(pairs):
@@ -242,10 +215,6 @@ def read_aligned(
 
 
 def record_parts(path: Path, split: str) -> list[Part]:
-    """Return the parts of a record file, which is read once to find its languages.
-
-    If the file's name indicates the split "train" or no split, each split of its records is a part.
-    """
     if is_table(path):
         names = set(sentences(next(stream_records(path, Counts()), {})))
         if len(names) < 2:
@@ -266,11 +235,6 @@ def record_parts(path: Path, split: str) -> list[Part]:
 
 
 def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
-    """Return the parts of a data set on the hub, or of Parquet files.
-
-    Either the data set's configurations are language pairs (af-en, am-en, ... in OPUS-100), or its
-    records contain several languages.
-    """
     dataset, parts = HubDataset(source), []
 
     def read(
@@ -281,6 +245,7 @@ def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
         return select_languages(records, first, second, counts)
 
     for config in dataset.configs():
+        # In OPUS-100, the name of a configuration is a language pair, such as af-en.
         names = frozenset(config.split("-"))
         if len(names) != 2 or not all(map(LANGUAGE.fullmatch, names)):
             split = next(iter(dataset.chosen_splits(config).values()))
@@ -297,7 +262,6 @@ def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
 def select_languages(
     records: Iterable[dict[str, str]], first: str, second: str, counts: Counts
 ) -> Iterator[SentencePair]:
-    """Yield the sentences of two languages; records without both languages are counted."""
     for record in records:
         if first in record and second in record:
             yield record[first], record[second]
@@ -306,7 +270,6 @@ def select_languages(
 
 
 def parallel_sentences(record: Any) -> dict[str, str]:
-    """Return a record's sentences by language; raise BadRecord for fewer than two sentences."""
     found = sentences(record)
     if len(found) < 2:
         raise BadRecord("no sentences in two languages")
@@ -314,7 +277,6 @@ def parallel_sentences(record: Any) -> dict[str, str]:
 
 
 def sentences(record: Any) -> dict[str, str]:
-    """Return the sentences of a record, or of its field "translation", by language."""
     inner = record.get("translation", record)
     if not isinstance(inner, dict):
         return {}
@@ -323,12 +285,6 @@ def sentences(record: Any) -> dict[str, str]:
 
 class TrainingText:
     """Training and validation text of a recipe, by language pair.
-
-    Attributes:
-        has_training: Whether there is training text, which is not the case if `source` and
-            `validation_source` are the same.
-        directions: Translation directions.
-        pairs: Language pairs of the directions, each sorted.
 
     Raises:
         FileNotFoundError: If there is no such source.
@@ -354,7 +310,7 @@ class TrainingText:
     def texts(
         self, pair: LanguagePair, split: str, counts: Counts, seen: set[int]
     ) -> Iterator[SentencePair]:
-        """Yield the sentence pairs of a split without empty, mismatched and repeated pairs."""
+        """Yield the sentence pairs of a split, without empty, mismatched and repeated pairs."""
         earlier = frozenset(seen)
         for texts in self.unfiltered(pair, split, counts):
             counts[READ] += 1
@@ -372,7 +328,6 @@ class TrainingText:
             yield texts
 
     def unfiltered(self, pair: LanguagePair, split: str, counts: Counts) -> Iterator[SentencePair]:
-        """Yield all sentence pairs of "train" or "validation"."""
         if split == "train" and not self.has_training:
             return
         if self.other is not None and split == "validation":
@@ -388,7 +343,6 @@ class TrainingText:
                     yield texts
 
     def _held_below(self, pair: LanguagePair) -> tuple[int, float]:
-        """Return the side whose hash decides whether a pair is held out, and the hash's limit."""
         side = int(pair[1] == self.config.pivot_language)
         read = self.text.read(*pair, "train", Counts())
         return side, held_out_limit(
@@ -399,11 +353,6 @@ class TrainingText:
 def training_directions(
     config: ParallelDataConfig, available: set[LanguagePair], languages: Sequence[str]
 ) -> list[LanguagePair]:
-    """Return the configured directions, by default all directions with the pivot language.
-
-    `available` are sorted pairs of selected languages, and `languages` all languages of the text.
-    If the text lacks a direction or a language, the ValueError lists the languages of the text.
-    """
     pivot, has = config.pivot_language, f"It has {', '.join(languages)}."
     if config.directions:
         given = list(map(split_direction, config.directions))
@@ -431,11 +380,7 @@ def training_directions(
 
 
 def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
-    """Whether the length ratio exceeds the limit both in characters and in bytes.
-
-    One measure alone would be wrong for some scripts: Chinese text has few characters, and Tamil
-    text has many bytes.
-    """
+    # Both measures count: Chinese text has few characters, and Tamil text has many bytes.
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     for one, other in (map(len, texts), map(len, encoded)):
         short, long = sorted((one, other))
@@ -446,9 +391,9 @@ def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
 
 @dataclass(frozen=True)
 class ReferenceTexts:
-    """Source sentences with reference translations of each direction, for scoring.
+    """Sentences with a reference translation, for each direction.
 
-    `unknown` are languages of the source that the model lacks; they are left out.
+    `unknown` are the languages of the source that the model lacks. They are left out.
     """
 
     split: str
@@ -457,7 +402,6 @@ class ReferenceTexts:
     counts: Counts
 
     def describe(self) -> str:
-        """Describe the sentences, those that were left out, and the unknown languages."""
         total = sum(len(pairs) for pairs in self.texts.values())
         found = self.counts.describe_amounts({"sentences": total})
         unknown = f"; languages left out because the model lacks them: {', '.join(self.unknown)}"
@@ -465,7 +409,10 @@ class ReferenceTexts:
 
 
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
-    """Read a recipe's validation text, long sentences included, up to a limit per direction."""
+    """Read at most `limit` validation sentences per direction.
+
+    Long sentences are included.
+    """
     text, counts = TrainingText(config), Counts()
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
@@ -479,7 +426,6 @@ def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> Refe
 
 
 def select_directions(texts: ReferenceTexts, directions: Sequence[str] | None) -> ReferenceTexts:
-    """Keep the requested directions; raise ConfigError if one is missing."""
     if directions is None:
         return texts
     selected = {name: split_direction(name) for name in directions}
@@ -498,11 +444,10 @@ def read_test_texts(
     directions: Sequence[str] | None,
     limit: int | None,
 ) -> ReferenceTexts:
-    """Read a complete test set in its order, without filters.
+    """Read a test set in its order, without filters.
 
-    `directions`, such as en-de, replace those of `config`, which also has the pivot language.
-    `known` are the languages of the model. `limit` is the maximum number of sentences per
-    direction.
+    `known` are the languages of the model. `directions`, such as en-de, replace the directions of
+    `config`. `limit` is the maximum number of sentences per direction.
 
     Raises:
         FileNotFoundError: If there is no such source.
@@ -513,7 +458,7 @@ def read_test_texts(
     available = text.pairs(split)
     both = {d for a, b in available for d in ((a, b), (b, a)) if {*d} <= {*known}}
     has = join_words(sorted("-".join(pair) for pair in available)) or "none"
-    has = f"Its language pairs: {has}. Languages of the model: {', '.join(known)}."
+    has = f"Language pairs of the source: {has}. Languages of the model: {', '.join(known)}."
     if given := directions or config.directions:
         selected = list(map(split_direction, given))
         missing = [f"{a}-{b}" for a, b in selected if (a, b) not in both]

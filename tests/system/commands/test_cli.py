@@ -44,11 +44,11 @@ MISTAKES = [
     ("probe causal-lm/tiny --steps x", "--steps: must be a whole number, 1 or more, not 'x'"),
     ("plan causal-lm/tiny --gpus 0", "--gpus: must be 1 or more, not 0"),
     ("plan causal-lm/tiny --utilisation 40", "--utilisation: must be in (0, 1]"),
-    ("plan causal-lm/tiny --training.batch_size 64 --gpus 128", "64 cannot be divided among 128"),
+    ("plan causal-lm/tiny --training.batch_size 64 --gpus 128", "64 is too small for 128"),
     ("probe causal-lm/tiny --placements post,sup", "did you mean 'sub'"),
-    ("probe causal-lm/tiny --depths 6", "two or more numbers"),
+    ("probe causal-lm/tiny --depths 6", "two or more positive numbers"),
     ("probe causal-lm/tiny --trial soon", "a duration such as 60s, 5m or 2h, not 'soon'"),
-    ("probe causal-lm/tiny --trial 1.5m --depths 2,4", "omit it with --depths"),
+    ("probe causal-lm/tiny --trial 1.5m --depths 2,4", "omit --trial with --depths"),
     ("probe causal-lm/tiny --data nowhere.txt", "nowhere.txt"),
     ("probe causal-lm/tiny --coordinates 64,72", "heads would be"),
     ("train image-text-retrieval/tiny --data.augmentation.repeats 2", "would be its negative"),
@@ -70,7 +70,7 @@ MISTAKES = [
         "--sample: must be 101 to 2,147,483,647, not",
     ),
     ("bound --cross-gain 1", "both --encoder-layers and --decoder-layers"),
-    ("bound --v 1/2", "has scales for 2 stacks, not 1"),
+    ("bound --v 1/2", "has scales for 2 stacks instead of 1"),
     ("bound --v 1,2", "v has 2 values for 24 sublayers"),
 ]
 

@@ -106,7 +106,7 @@ def test_mistakes_are_one_line(place: Path, capsys, monkeypatch) -> None:
         ("--tasks storycloze", "no questions of storycloze"),
         ("--tasks winogrande --include nowhere", "--include: no folder nowhere"),
         ("--tasks winogrande --num-fewshot 6", "only 5 demonstrations"),
-        (f"--tasks hellaswag,winogrande {one}", "one file cannot serve several tasks"),
+        (f"--tasks hellaswag,winogrande {one}", "several tasks need a folder"),
     ):
         assert message in refused(capsys, *words_of(place, words))
 

@@ -116,7 +116,7 @@ def test_assumed_sizes_are_printed(capsys: Any) -> None:
     words = ["plan", "image-classification/tiny", "--data", "nowhere", "--model.image_size", "null",
              "--model.patch_size", "8", "--model.channels", "null"]  # fmt: skip
     output = printed(capsys, *words)
-    assert "model.image_size 64, model.channels 3; training derives these from the data" in output
+    assert "model.image_size 64, model.channels 3 (training takes" in output
     # The largest size that a training would derive, as it derives it.
     assert "model.image_size 64" in printed(capsys, *words[:-4], "--model.patch_size", "4")
 

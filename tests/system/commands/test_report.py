@@ -42,5 +42,5 @@ def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
         shutil.rmtree(copy / name)
     assert main(["report", str(copy)]) == 0
     text = (copy / "report" / "report.html").read_text()
-    assert "Data problems, listed in data_problems.tsv: broken image: 2." in text
+    assert "Data problems: broken image: 2. data_problems.tsv lists them." in text
     assert "it has not ended" in text

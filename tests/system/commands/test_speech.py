@@ -123,10 +123,10 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
     file, other = (str(run.parent / f"{name}.wav") for name in "ab")
     for words, message in (
         ([str(run.parent / "c.wav")], "did you mean"),
-        (["-", file], "omit the other recordings"),
+        (["-", file], "must be the only recording"),
         ([file, other, "--srt"], "--out DIR"),
         ([str(tmp_path)], "is a folder; name a recording in it"),
-        ([file, *BEAM, "--search", "greedy"], "needs beam search"),
+        ([file, *BEAM, "--search", "greedy"], "needs --search modified"),
         ([file, *BEAM, "--srt"], "omit --raw and --srt"),
         ([file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
         ([file, *BEAM, "--data.max_duration", "4"], "is longer than a window of 4 s"),

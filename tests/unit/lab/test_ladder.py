@@ -333,7 +333,7 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
     [
         (["--widths", "32,64"], "--target"),
         (["--target", "128"], "either --widths or --depths"),
-        (["--widths", "32,64", "--target", "64"], "above the largest trained size, 64"),
+        (["--widths", "32,64", "--target", "64"], "above the largest trained size (64)"),
         (["--widths", "32,48", "--target", "128"], "other sizes: heads would be 1.5"),
         (["--widths", "32,64", "--target", "128", "--budget", "soon"], "--budget: must be"),
         (["--depths", "2,4", "--target", "8", "--model.layers", "9"], "--model.layers"),

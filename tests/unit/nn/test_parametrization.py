@@ -71,7 +71,7 @@ def test_a_base_that_can_not_be_is_refused(changes: dict, message: str, capsys) 
 
 
 @pytest.mark.parametrize(("task", "message"), [("causal-lm", "tie_embeddings"),
-                                            ("translation", "shares one matrix")])  # fmt: skip
+                                            ("translation", "share one matrix")])  # fmt: skip
 def test_a_tied_output_matrix_is_refused(
     task: str, message: str, capsys: pytest.CaptureFixture
 ) -> None:

@@ -137,7 +137,7 @@ def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
         (folder / "b.tsv", r"b\.tsv has no header with two languages.*en<TAB>de"),
         (folder / "a.en", r"no parallel text in .*a\.en. Give the stem"),
         (twice, r"two files for one text: .*a\.en and .*a\.en\.txt"),
-        ("builtin:phrases:dee,en", r"builtin:phrases has no 'dee'; did you mean"),
+        ("builtin:phrases:dee,en", r"builtin:phrases has no language 'dee'; did you mean"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=match):
             read(source, "en", "de")
