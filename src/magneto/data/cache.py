@@ -1,7 +1,7 @@
 """Cache of prepared data, in directories named after a digest of files and settings.
 
-A directory of the cache is complete or absent. Each directory has a manifest with the size,
-checksum and modification time of each file.
+A directory of the cache is complete or absent. A manifest in the directory has the size, checksum
+and modification time of each file.
 """
 
 from __future__ import annotations
@@ -41,16 +41,12 @@ def cache_directory() -> Path:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a short name: the digest of the parts, written as JSON."""
     text = json.dumps((VERSION, *parts), sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Return each file's path, size and change time (ctime), which identify its content.
-
-    Programs can't set the ctime back.
-    """
+    """Return each file's path, size and change time (ctime). No program can set the ctime back."""
     paths = list(paths)
     folders = {folder: folder.resolve() for folder in {path.parent for path in paths}}
     found = [(folders[path.parent] / path.name, path.stat()) for path in paths]
@@ -58,7 +54,6 @@ def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def content_digest(*parts: bytes | np.ndarray) -> str:
-    """Return a short name: the digest of bytes and arrays."""
     found = hashlib.blake2b(digest_size=12)
     for part in parts:
         found.update(f"{len(part)}:".encode())
@@ -67,7 +62,6 @@ def content_digest(*parts: bytes | np.ndarray) -> str:
 
 
 def map_array(path: Path, kind: Any) -> np.ndarray:
-    """Return the numbers in a file as a memory map, or an empty array for an empty file."""
     if not path.stat().st_size:
         return np.zeros(0, kind)
     return np.memmap(path, kind, mode="r").view(np.ndarray)  # slices of a memmap are slow
@@ -79,7 +73,7 @@ def add_alias(path: Path, other: Path) -> None:
 
 
 def is_cached(path: Path, progress: Progress = SILENT) -> bool:
-    """Return whether a cached directory exists; a damaged one is reported and removed."""
+    """Return whether a cached directory exists. A damaged directory is reported and removed."""
     if not path.exists():
         return False
     try:
@@ -96,7 +90,11 @@ def is_cached(path: Path, progress: Progress = SILENT) -> bool:
 
 
 def ensure_writable(folder: Path) -> None:
-    """Create a folder of the cache; raise OSError with advice if it is not writable."""
+    """Create a folder of the cache.
+
+    Raises:
+        OSError: If the folder can't be written. The message says how to set another folder.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -110,9 +108,9 @@ def ensure_writable(folder: Path) -> None:
 
 @contextmanager
 def create_cached(path: Path) -> Iterator[Path]:
-    """Yield an empty directory to fill; after the block, add a manifest and rename it to `path`.
+    """Yield an empty directory to fill. After the block, the directory is renamed to `path`.
 
-    If another process created `path` meanwhile, the directory of that process stays.
+    If another process has created `path` meanwhile, that directory stays.
 
     Raises:
         OSError: If the cache is not writable.

@@ -1,9 +1,7 @@
 """Documents of text sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
-A path is a file or a folder of .txt, .jsonl, .json, .csv, .tsv, .tar or Parquet files. In plain
-text a document is several paragraphs. In other files a document is a record. Documents are
-streamed, and skipped documents are counted. The built-in source is the documentation of Python's
-standard library.
+A path is a file or a folder. A document is several paragraphs of plain text, or one record of
+another file. The built-in source is the documentation of Python's standard library.
 """
 
 from __future__ import annotations
@@ -60,11 +58,10 @@ CUT_LINES = "over-long lines cut"
 
 
 Documents = Callable[[Counts], Iterator[str]]
-"""Function that yields a split's documents, and counts yielded and skipped documents."""
+"""Function that yields a split's documents and counts them. Skipped documents are counted too."""
 
 
 def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
-    """Yield the training documents of a source; see `open_documents`."""
     splits = open_documents(source, field)
     return (splits.get("train") or next(iter(splits.values())))(counts)
 
@@ -72,15 +69,15 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return, for each split of a source, a function that yields the split's documents.
 
-    The splits are found in this order. Names of files and folders give the splits if one name
-    contains "train" and another name gives a second split. If they do not, the records' field
-    "split" gives the splits, provided that a record has "train" there. If neither names nor records
-    give splits, all documents belong to "train".
+    The splits come from the names of files and folders, if one name contains "train" and another
+    name gives a second split. If names give no splits, the records' field "split" gives them. This
+    requires a record with "train" in the field. Without any splits, all documents belong to
+    "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
         field: Key of the text in records.
-        unit: Document in plain text: "paragraphs" (several in a row) or "line".
+        unit: Document in plain text: "paragraphs" for several paragraphs, or "line".
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
@@ -113,7 +110,6 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
 
 
 def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
-    """Return the file at a path, or the files below a folder with one of the endings, sorted."""
     path = existing_path(source)
     if path.is_file():
         return [path]
@@ -124,10 +120,6 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:
-    """Return files by the split that the first folder's or the file's name contains.
-
-    If no name contains "train", all files belong to "train".
-    """
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
     parts = paths_by_split(files, words)
@@ -144,7 +136,6 @@ def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
 
 
 def _file_documents(path: Path, field: str, unit: str, split: str, counts: Counts) -> Iterator[str]:
-    """Yield the documents of a file; records of other splits are skipped unless `split` is ""."""
     read = partial(_text, field=field, split=split, counts=counts)
     if is_table(path):
         header, rows = open_table(path, counts)
@@ -186,7 +177,6 @@ def _plain_documents(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _pieces(path: Path, counts: Counts) -> Iterator[str]:
-    """Yield decoded lines with their line ends; a long line is split between characters."""
     held, starts_line, number = b"", True, 0
     with open_text(path) as file:
         while piece := file.readline(PIECE_BYTES):
@@ -204,7 +194,6 @@ def _pieces(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _last_character(piece: bytes) -> int:
-    """Return the index of the first byte of the last, perhaps incomplete UTF-8 character."""
     starts = (len(piece) - back for back in range(1, 5) if piece[-back] & 0xC0 != 0x80)
     return next(starts, len(piece))
 
@@ -212,7 +201,8 @@ def _last_character(piece: bytes) -> int:
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
     """Return a digest of the paths, sizes and change times of a source's files.
 
-    A built-in source or a data set of the hub has no files; then the digest is that of its name.
+    Built-in sources and data sets on the hub have no files. The digest then depends on the source's
+    name.
     """
     found = find_source(source)
     if found.kind == "builtin":
@@ -236,11 +226,7 @@ BUILTIN = ("docstrings",)
 
 
 def docstrings() -> list[str]:
-    """Return the prose of the standard library's docstrings, one document per module.
-
-    Modules are parsed without importing them, in the order of their paths. The result is cached per
-    Python version.
-    """
+    """Return the prose of the standard library's docstrings, one document per module."""
     version = sys.version_info[:3]
     held = cache_directory() / f"docstrings-{fingerprint(version)}"
     if not is_cached(held):

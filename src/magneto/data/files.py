@@ -1,7 +1,4 @@
-"""Reading of text files: decompression, lines, JSON objects, table rows, and error counts.
-
-A line ends at a line feed; a carriage return before it belongs to the line end.
-"""
+"""Reading of text files: decompression, lines, JSON objects, table rows, and error counts."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def unpacked_name(path: Path) -> str:
-    """Return a file's name without the ending of a compression format."""
+    """Return a file's name without .gz, .xz, .bz2 or .zst at the end."""
     packed = path.suffix in PACKINGS or path.suffix in UNREAD
     return path.name.removesuffix(path.suffix) if packed else path.name
 
@@ -69,10 +66,10 @@ def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
 
 
 def existing_path(name: str) -> Path:
-    """Return the path of a file or folder, not of a pipe or device.
+    """Return the path of a file or folder.
 
     Raises:
-        FileNotFoundError: If there is none. The message suggests the nearest path.
+        FileNotFoundError: If there is none, or if it is a pipe or device.
     """
     if not name.strip():
         raise FileNotFoundError("the source is empty: name a file or a folder")
@@ -87,7 +84,7 @@ def existing_path(name: str) -> Path:
 def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
     """Yield the files below a folder, sorted by name, with files before subfolders.
 
-    Links to folders are followed, and each folder is visited once. Hidden entries are skipped.
+    Links to folders are followed, but no folder is visited twice. Hidden entries are skipped.
     Pipes, sockets, devices, broken links and unreadable folders are counted.
     """
     visited = set()
@@ -120,7 +117,11 @@ def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file; raise OSError for a pipe or device, which might block."""
+    """Return the content of a file.
+
+    Raises:
+        OSError: If the file is a pipe or device, which might never end.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
     return path.read_bytes()
@@ -130,11 +131,11 @@ def read_bytes(path: Path) -> bytes:
 def open_text(path: Path) -> Iterator[io.BufferedReader]:
     """Open a UTF-8 text file, decompressed and without its byte-order mark.
 
-    Compression by gzip, xz or bzip2 is detected by the first bytes, whatever the file's name.
+    The first bytes of a file show compression by gzip, xz or bzip2, so the name need not.
 
     Raises:
-        ValueError: If the file is not text (NUL bytes, or mostly invalid UTF-8), or a compressed
-            file is damaged or incomplete. Damage may appear only while reading.
+        ValueError: If the file has NUL bytes, is mostly invalid UTF-8, or is damaged. Damage of a
+            compressed file may appear only while the file is read.
     """
     if path.suffix in UNREAD:
         raise ValueError(f"{path} is compressed: unpack it ({UNREAD[path.suffix]} {path.name})")
@@ -157,7 +158,6 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _no_text(block: bytes) -> str:
-    """Return why the first block of a file is not text, or ""."""
     for signature, kind in NO_TEXT.items():
         if block.startswith(signature):
             return f"it is {kind}"
@@ -190,7 +190,8 @@ def read_lines(path: Path, counts: Counts) -> Iterator[str]:
     A line of more than `LINE_BYTES` bytes is counted and replaced by an empty line.
 
     Raises:
-        ValueError: If the file is damaged or not text, or its lines end in a carriage return alone.
+        ValueError: If the file is damaged or not text. Also if no line ends in a line feed, but
+            some end in a carriage return.
     """
     with open_text(path) as file:
         for number, raw in enumerate(iter(partial(file.readline, LINE_BYTES), b""), 1):
@@ -210,7 +211,6 @@ def read_lines(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def decode_line(raw: bytes, counts: Counts, path: Path, number: int) -> str:
-    """Decode a line; invalid UTF-8 is replaced by U+FFFD and counted."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -219,7 +219,6 @@ def decode_line(raw: bytes, counts: Counts, path: Path, number: int) -> str:
 
 
 def parse_value(text: str, counts: Counts) -> Any:
-    """Return the JSON value in a text; lone surrogates become U+FFFD. Raises json's error."""
     value = json.loads(text)
     if not SPELT_HALF.search(text):
         return value
@@ -241,10 +240,9 @@ def read_rows(
     counts: Counts,
     read: Callable[[Record], R | None] = lambda record: record,
 ) -> Iterator[R]:
-    """Apply `read` to each table row, a dict by column name, and yield the results.
+    """Yield the result of `read` for each table row, given as a dict by column name.
 
-    Blank rows are skipped. A row with more or fewer cells than columns is malformed. Pass `rows`
-    without the header. Messages name `path`.
+    Blank rows are skipped. Rows with too few or too many cells are counted as malformed.
     """
 
     def parse(cells: list[str]) -> R | None:
@@ -258,9 +256,9 @@ def read_rows(
 
 
 def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
-    """Return the list in a JSON file, or under a key of its object.
+    """Return the list in a JSON file, or the list under `key` in the file's object.
 
-    Lone surrogates become U+FFFD and are counted.
+    Lone surrogates are counted and become U+FFFD.
 
     Raises:
         ValueError: If the file is damaged or has no such list.
@@ -283,7 +281,6 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
 
 
 def non_negative_integer(record: Any, key: str) -> int:
-    """Return an integer below `LARGEST`; raise BadRecord for text, fractions and missing values."""
     if not isinstance(record, dict):
         raise BadRecord("not a JSON object")
     value = record.get(key)
@@ -301,23 +298,17 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read_tabs(path: Path, counts: Counts) -> Iterator[list[str]]:
-    """Yield the rows of a tab-separated file; quotes are plain text, as in GLUE's files."""
+    """Yield the rows of a tab-separated file. Quotes are plain text, as in files of GLUE."""
     for line in read_lines(path, counts):
         yield line.rstrip("\r\n").split("\t")
 
 
 def quoted_separator(path: Path) -> str:
-    """Return the separator of a .csv: ";" if its first line has semicolons but no comma."""
     first = next(read_lines(path, Counts()), "")
     return ";" if ";" in first and "," not in first else ","
 
 
 def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
-    """Yield the rows of a .csv file; quoted cells may contain line ends.
-
-    Every line of an unparsable row is counted. A quote without an end makes all further lines one
-    unparsable row. A blank line is a row without cells.
-    """
     csv.field_size_limit(LINE_BYTES)  # process-wide; the default of 131,072 is less than a book
     between = quoted_separator(path)
     rows = csv.reader(read_lines(path, counts), strict=True, delimiter=between)
@@ -348,14 +339,13 @@ def stream_records(
 ) -> Iterator[R]:
     """Yield the result of `read` for each record of a file.
 
-    Records are read one at a time, except those of a JSON list. Blank lines are skipped. Lone
-    surrogates, which no tokenizer accepts, become U+FFFD.
+    Blank lines are skipped. Lone surrogates become U+FFFD, since no tokenizer accepts them.
 
     Args:
-        path: A .tar file, or a file with an ending in `RECORDS`, which may be compressed. Text
-            members of a .tar file become records with the field "text".
+        path: A .tar file, or a file with an ending in `RECORDS`, compressed or not. A text file in
+            a .tar file is a record with the field "text".
         counts: Receives counts of unreadable records.
-        read: Function of a record (see `read_each`); by default the identity.
+        read: Function of a record (see `read_each`). By default it returns the record.
 
     Raises:
         ValueError: If the file is damaged.
@@ -388,9 +378,8 @@ def tar_members(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files in a tar file.
 
     Raises:
-        tarfile.ReadError: If the file is incomplete.
-        BadRecord: If a header is damaged. Python's reader would treat a damaged header as the end
-            of the file.
+        tarfile.ReadError: If the tar file is incomplete.
+        BadRecord: If a header is damaged. Python's reader would end there without an error.
     """
     for member in file:
         vars(file)["members"] = []  # the reader would keep all of them
@@ -403,7 +392,6 @@ def tar_members(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _members(shard: Path, counts: Counts) -> Iterator[tuple[str, bool]]:
-    """Yield the text and JSON members of a tar file, and whether each is JSON."""
     try:
         with guarded(), tarfile.open(shard, "r:") as file:
             for member in tar_members(file):

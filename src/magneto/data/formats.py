@@ -1,6 +1,6 @@
 """Tables of any source: text files, folders of media, tar shards, Parquet files, and the hub.
 
-Nothing is decoded. Unreadable records are counted and skipped.
+Media are not decoded. Unreadable records are counted and skipped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
 
 Layout = Callable[[Path, Counts], dict[str, Table]]
-"""Function that returns a folder's tables by split, or {} if it can't read the folder's layout."""
+"""Function that returns a folder's tables by split, or {} if the folder has another layout."""
 
 SUPPORTED = (f"Use a folder, hf:NAME, or a file that ends in {', '.join(RECORDS)} (also with "
              ".gz, .xz or .bz2), .parquet or .tar.")  # fmt: skip
@@ -90,11 +90,11 @@ def read_source(
     """Return the tables of a source by split ("train", "validation", "test").
 
     Args:
-        source: PATH or hf:NAME[:CONFIG[:SPLIT]]; not a built-in source.
+        source: PATH or hf:NAME[:CONFIG[:SPLIT]], but not a built-in source.
         counts: Receives counts of skipped records.
         kind: Kind of media in a folder: a key of `magneto.data.media.ENDINGS`, or "text".
         progress: Progress display.
-        layout: Function to try on a folder before the standard layout; see `Layout`.
+        layout: Function for folders with a special layout (see `Layout`). It is tried first.
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
@@ -126,11 +126,11 @@ def find_files(
     endings: tuple[str, ...] = RECORDS,
     splits: Mapping[str, Sequence[str]] = SPLIT_NAMES,
 ) -> dict[str, Path]:
-    """Return the files in a folder that are named after splits, by split.
+    """Return, for each split, the file in a folder that is named after the split.
 
     Args:
         folder: The folder.
-        endings: Endings of the files, before the ending of a compression format.
+        endings: Accepted endings of file names. Another ending for compression may follow.
         splits: Accepted names of each split, in order of preference.
 
     Raises:
@@ -149,8 +149,8 @@ def find_files(
 def read_file(path: Path, counts: Counts) -> Table:
     """Return the table of a record file.
 
-    Paths in the file are relative to its folder. A .jsonl file has an object per line. A .json file
-    has a JSON list, or an object per line. .csv and .tsv files have a header.
+    Paths in the file are relative to the file's folder. A .jsonl file has an object per line. A
+    .json file has a list of objects, or an object per line. .csv and .tsv files have a header.
 
     Raises:
         ValueError: If the file is damaged or empty.
@@ -172,7 +172,7 @@ def read_file(path: Path, counts: Counts) -> Table:
 def media_column(table: Table, name: str) -> MediaColumn:
     """Return a column of paths as a column of media.
 
-    A path that is missing or is not text becomes "".
+    A missing path becomes "", and so does a value that is not text.
     """
     column = table.columns[name]
     if isinstance(column, MediaColumn):
@@ -187,7 +187,7 @@ def _path(value: Any) -> str:
 
 
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
-    """Return a folder's media or texts as tables by split.
+    """Return the media or texts in a folder as tables by split.
 
     Subfolders may be named after splits. If they are not, all files belong to "train".
 
@@ -203,10 +203,9 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
 
 
 def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
-    """Return the table of the media below a folder, labelled by subfolder.
+    """Return the table of the media below a folder, with the subfolder's name as label.
 
-    Class numbers follow the alphabetical order of the subfolders, even for numeric names, as in
-    torchvision's `ImageFolder`.
+    Classes are numbered in alphabetical order, as in torchvision's `ImageFolder`.
     """
     names = list(media_names(folder, kind, counts))
     if not names:
@@ -224,7 +223,6 @@ def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
 
 
 def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
-    """Yield sorted relative paths of the media or texts below a folder, following links."""
     for path in walk_files(folder, counts):
         if path.name.lower().endswith(FOLDER_ENDINGS[kind]):
             yield path.relative_to(folder).as_posix()
@@ -233,7 +231,6 @@ def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
 
 
 def find_shards(source: Path) -> list[Path]:
-    """Return the tar files in a folder and its direct subfolders; a .tar file gives itself."""
     if source.is_file():
         return [source] if source.suffix == ".tar" else []
     found = [*source.glob("*.tar"), *source.glob("*/*.tar")]
@@ -248,10 +245,9 @@ def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path
 def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SILENT) -> Table:
     """Return the table of tar shards.
 
-    Files with the same key (a.jpg, a.cls, a.json) form an example. An index of the shards gives
-    random access, so that examples are shuffled over all shards. The index is stored in the cache.
-    Columns are "key", media by kind ("image", "mask", "audio"), and values of text and JSON
-    members. Labels and texts are always in the columns "label" and "text".
+    Files with the same key (a.jpg, a.cls, a.json) form an example. The columns are "key", media by
+    kind ("image", "mask", "audio"), and values of text and JSON files. Labels and texts are always
+    in the columns "label" and "text". Examples are shuffled over all shards.
 
     Raises:
         ValueError: If the shards have no examples.
@@ -271,10 +267,6 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
 
 
 def _kept_index(shards: Sequence[Path], progress: Progress) -> dict[str, Any]:
-    """Return the examples of shards and the counts of their problems, from the cache if possible.
-
-    An example consists of its key, the locations of its media by kind, and its values by column.
-    """
     held = cache_directory() / f"shards-{fingerprint(file_states(shards))}"
     if not is_cached(held, progress):
         examples, counts = list[Any](), Counts()
@@ -289,7 +281,6 @@ def _kept_index(shards: Sequence[Path], progress: Progress) -> dict[str, Any]:
 
 
 def _shard_examples(shard: Path, number: int, counts: Counts) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the examples of a shard, and count an incomplete end."""
     end, key = shard.stat().st_size, ""
     members: dict[str, tuple[tuple[int, int, int], Any]] = {}
     try:
@@ -315,7 +306,6 @@ def _shard_examples(shard: Path, number: int, counts: Counts) -> Iterator[tuple[
 def _member_values(
     file: tarfile.TarFile, member: tarfile.TarInfo, ending: str, shard: Path, counts: Counts
 ) -> dict[str, Any]:
-    """Return the values of a text or JSON member by column, or {} for an unreadable member."""
     if ending not in (*WORD_MEMBERS, "json"):
         return {}
     where = f"{shard}, {member.name}"
@@ -347,12 +337,6 @@ def _is_plain(value: Any) -> TypeGuard[str | int | float | list[str]]:
 
 
 def _joined(members: Mapping[str, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Join the members of an example, given by file ending.
-
-    Returns:
-        The first dict is the locations of the example's media, by kind. The second dict is the
-        example's values, by column.
-    """
     places: dict[str, Any] = {}
     for ending, (place, _) in members.items():
         kinds = (kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own))
@@ -385,10 +369,10 @@ class HubValues(Sequence[Any]):
 
 
 def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) -> dict[str, Table]:
-    """Return the tables of a hub data set or of Parquet files by split.
+    """Return the tables of a data set on the hub, or of Parquet files, by split.
 
-    If the source name has a split, this split becomes "train". If no split has a standard name, the
-    first split becomes "train".
+    If the source names a split, this split becomes "train". If no split has a usual name, the first
+    split becomes "train".
 
     Args:
         source: Source of kind "hf".
@@ -405,7 +389,6 @@ def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) 
 
 
 def _kind_of_bytes(loaded: Any, column: str, feature: Any) -> str | None:
-    """Return "Image" or "Audio" for a column of bytes, by the first bytes of its values."""
     packed = isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
     if not packed and getattr(feature, "dtype", "") not in ("binary", "large_binary"):
         return None

@@ -1,7 +1,7 @@
-"""Columns of media: images or recordings by row number, whose bytes are read on access.
+"""Columns of media: images or recordings by row number.
 
-Media are files, members of tar shards, or values of a Hugging Face data set. Forked data workers
-can read a column at the same time.
+Media are files, members of tar shards, or values of a Hugging Face data set. The bytes are read on
+access.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ IMAGE_ENDINGS = (
 )  # fmt: skip
 AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
 ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
-"""File endings by kind of media. The kind is also the usual name of its column."""
+"""File endings by kind of media. A column of media usually has the name of the kind."""
 
 
 class MediaColumn(ABC):
-    """Column of media files by row number."""
+    """Base class of columns of media, with a medium for each row number."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -42,14 +42,14 @@ class MediaColumn(ABC):
 
     @abstractmethod
     def key(self, number: int) -> str:
-        """Return the name of a medium in its source, independent of the source's folder."""
+        """Return the name of a medium, which does not change if the source is moved."""
 
     def name(self, number: int) -> str:
         """Return the location of a medium, for messages."""
         return self.key(number)
 
     def sizes(self) -> np.ndarray:
-        """Return sizes in bytes, int64; -1 if unknown or missing."""
+        """Return sizes in bytes, int64. An unknown size or a missing medium gives -1."""
         return np.full(len(self), -1, np.int64)
 
     @abstractmethod
@@ -61,7 +61,7 @@ class MediaColumn(ABC):
         """
 
     def file(self, number: int) -> str | bytes:
-        """Return the path of a medium if it is a file, else its bytes.
+        """Return the path of a medium that is a file. For other media, return the bytes.
 
         Raises:
             OSError: If the medium can't be read.
@@ -69,17 +69,17 @@ class MediaColumn(ABC):
         return self.read(number)
 
     def state(self) -> Any:
-        """Return plain values that identify the content of the column."""
+        """Return plain values that change if the content of the column changes."""
         return [self.key(number) for number in range(len(self))]
 
     def present(self) -> np.ndarray:
-        """Return whether each row names a medium, bool; the file may still be missing."""
+        """Return whether each row names a medium, bool."""
         return np.ones(len(self), bool)
 
 
 @dataclass(frozen=True)
 class Medium:
-    """One medium of a column; see the methods of `MediaColumn`."""
+    """One medium of a column. `MediaColumn` describes the methods."""
 
     column: MediaColumn
     number: int
@@ -103,8 +103,8 @@ class Files(MediaColumn):
     """Column of separate files.
 
     Args:
-        root: Folder of relative paths.
-        names: Paths with "/" between their parts; "" for a row without a file.
+        root: Folder to which the paths are relative.
+        names: Paths with "/" between their parts, or "" for a row without a file.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ class Files(MediaColumn):
         return len(self.names)
 
     def key(self, number: int) -> str:
-        """Return the normalised path; a path inside the folder becomes relative to the folder."""
+        """Return the normalised path. A path inside the folder is relative to the folder."""
         name = self.names[number]
         if not name:
             return ""
@@ -192,7 +192,7 @@ class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
     Args:
-        dataset: Data set that has only this column, with decoding switched off.
+        dataset: Data set that has only this column and does not decode it.
         column: Name of the column.
         where: Source, for messages.
     """
@@ -214,7 +214,6 @@ class HubMedia(MediaColumn):
         return found if len(set(found)) == len(found) else [None] * len(found)
 
     def key(self, number: int) -> str:
-        """Return the path in the data set, or the row number."""
         return self._paths[number] or str(number)
 
     def name(self, number: int) -> str:

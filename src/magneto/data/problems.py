@@ -1,8 +1,7 @@
 """Problems in data: counts by kind, named examples, and conversion of reading errors.
 
-Reading a record may raise any error, for instance for an invalid number, an object nested too
-deeply, or an assertion in a library. A record with an error is counted and skipped, and messages
-name the first few of each kind. A run lists problems of its examples in a file.
+Reading a record may raise any error, even an error inside a library. The record is then counted and
+skipped.
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ OTHER_SPLITS = "rows of unknown splits left out"
 
 
 def join_words(words: Sequence[Any], most: int = LISTED) -> str:
-    """Return up to `most` words or numbers as one line, and the number of the others."""
+    """Return at most `most` words or numbers as one line, with the number of the others."""
     line = ", ".join(str(word) for word in words[:most])
     return f"{line} and {len(words) - most} more" if len(words) > most else line
 
 
 def quantity(number: int, units: str) -> str:
-    """Return a number with its unit; for 1, "rows of a split" becomes "1 row of a split".
+    """Return a number with its unit.
 
-    The first or second word of `units` must be a plural.
+    `units` has a plural as first or second word. For the number 1, "rows of a split" becomes "1 row
+    of a split".
     """
     words = units.split(" ")
     for place, word in enumerate(words[:2] if number == 1 else ()):
@@ -54,11 +54,9 @@ def quantity(number: int, units: str) -> str:
 class Counts(Counter[str]):
     """Counts of problems by kind, where a kind is a phrase such as "malformed records left out".
 
-    `update` adds other counts. The JSON of this object has the counts alone; `plain` includes
-    `named`.
-
     Attributes:
-        named: Place and reason of the first few problems of each kind.
+        named: Place and reason of the first few problems of each kind. JSON of the counts lacks
+            `named`, and `plain` includes it.
     """
 
     def __init__(self, counts: Mapping[str, int] | Iterable[str] = ()) -> None:
@@ -66,7 +64,6 @@ class Counts(Counter[str]):
         super().__init__(counts)
 
     def update(self, counts: Any = (), /, **more: int) -> None:
-        """Add the given counts, or 1 for each kind if an iterable of kinds is given."""
         super().update(counts, **more)
         for kind, names in getattr(counts, "named", {}).items():
             self._name(kind, *names)
@@ -77,7 +74,6 @@ class Counts(Counter[str]):
             self.named[kind] = [*known, *names][:FEW]
 
     def plain(self) -> dict[str, Any]:
-        """Return counts and examples as plain values for `of_plain`."""
         return {"counts": dict(self), "named": self.named}
 
     @classmethod
@@ -87,12 +83,12 @@ class Counts(Counter[str]):
         return found
 
     def record(self, kind: str, where: str, why: str) -> None:
-        """Count a problem under the phrase `kind`; `where` is a file and line, `why` the reason."""
+        """Count a problem. `where` is a file and line, and `why` is the reason."""
         self[kind] += 1
         self._name(kind, f"{where}: {why}")
 
     def describe(self, *units: str) -> str:
-        """Return the counts of `units` in words, and other counts in brackets, highest first."""
+        """Return the counts of `units` in words. Other counts follow in brackets, highest first."""
         what = ", ".join(quantity(self[unit], unit) for unit in units)
         others = [(-count, kind) for kind, count in self.items() if count and kind not in units]
         problems = ", ".join(f"{quantity(-count, kind)}{self._names(kind)}"
@@ -104,7 +100,6 @@ class Counts(Counter[str]):
         return f" [{'; '.join(names)}]" if names else ""
 
     def describe_amounts(self, amounts: Mapping[str, int]) -> str:
-        """Return amounts with their units in words, and all counts in brackets."""
         both = Counts(self)
         for unit, amount in amounts.items():
             both[unit] = amount
@@ -112,15 +107,14 @@ class Counts(Counter[str]):
 
 
 class StrictCounts(Counts):
-    """Counts for evaluation data: a problem raises, as a skipped record would change the score."""
+    """Counts for evaluation data. A problem raises ValueError, since a skip would change scores."""
 
     def record(self, kind: str, where: str, why: str) -> None:
-        """Raise ValueError with the place and the reason."""
         raise ValueError(f"{where}: {why}")
 
 
 PROBLEMS_FILE = "data_problems.tsv"
-"""File in a run's directory. A line has a problem's kind, the example's name, and the reason."""
+"""File in a run's directory. Each line has the kind, the example's name, and the reason."""
 
 # Longest reason, in characters; reasons may quote the data.
 LONGEST_REASON = 200
@@ -130,14 +124,14 @@ R = TypeVar("R")
 
 
 class BadRecord(ValueError):
-    """Error for an unusable record, with the reason as one line."""
+    """Error for an unusable record. The message is one line."""
 
 
 @contextmanager
 def guarded(kind: type[BadRecord] = BadRecord, prefix: str = "") -> Iterator[None]:
     """Convert any error in the block to `kind`, with `prefix` before the message.
 
-    An error for a missing package is raised unchanged.
+    An error for a missing package is not converted.
     """
     try:
         yield
@@ -156,13 +150,14 @@ def read_each(
     where: str,
     first: int = 1,
 ) -> Iterator[R]:
-    """Yield the result of `read` for each record; count failures as malformed.
+    """Yield the result of `read` for each record. Failures are counted as malformed records.
 
     Args:
         records: The records. An error of the iteration itself is raised.
-        read: Function of a record, which may raise any error; None skips the record silently.
-        counts: Counts to which problems are added.
-        where: Prefix of a record's number in messages, such as "a.jsonl, line".
+        read: Function of a record, which may raise any error. If it returns None, the record is
+            skipped without a count.
+        counts: Receives the failures.
+        where: Text before a record's number in messages, such as "a.jsonl, line".
         first: Number of the first record.
     """
     for number, record in enumerate(records, first):
@@ -178,7 +173,6 @@ def read_each(
 
 
 def reason(error: Exception) -> str:
-    """Return the message of an error in a record, as one short line."""
     if isinstance(error, KeyError):
         return f"no field {error}"
     if isinstance(error, JSONDecodeError):
@@ -191,11 +185,10 @@ def reason(error: Exception) -> str:
 
 
 class DataProblems:
-    """List of examples with problems, with one line per problem.
+    """List of examples with problems.
 
-    All processes that read a run's data (ranks, data workers, later evaluations) append to one
-    file. Each process reads the file before it appends. Before `write_to` is called, problems are
-    kept in memory and not printed.
+    All processes of a run append to one file, with one line per problem. A line is not repeated.
+    Before `write_to` is called, problems are kept in memory and not printed.
     """
 
     def __init__(self) -> None:
@@ -206,22 +199,19 @@ class DataProblems:
         self._read = 0
 
     def write_to(self, run: Path, progress: Progress = SILENT) -> None:
-        """Write earlier and later problems to a file in a run's directory.
-
-        `progress` prints the first few new problems of each kind.
-        """
+        """Write all problems, earlier ones too, to a file in a run's directory."""
         held, self._known, self._said = list(self._known), {}, Counter()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress
         self._note(held)
 
     def record(self, kind: str, name: str, why: str) -> None:
-        """Record a problem of the example `name`, unless the same problem is already recorded."""
+        """Record a problem of the example `name`, unless this problem is already recorded."""
         line = "\t".join(_one_cell(part) for part in (kind, name, why))
         if line not in self._known:
             self._note([line])
 
     def describe(self) -> str:
-        """Return the number of problems of each kind over all processes; "" for none."""
+        """Return the number of problems of each kind over all processes, or ""."""
         self._catch_up()
         counts = Counter(line.partition("\t")[0] for line in self._known)
         return "; ".join(f"{kind}: {count:,}" for kind, count in counts.most_common())
@@ -248,7 +238,6 @@ class DataProblems:
                 self.progress.say(f"{kind}: {name} ({why}){more}")
 
     def _catch_up(self) -> None:
-        """Read the lines that other processes have written."""
         if self._file is None:
             return
         try:
@@ -263,10 +252,7 @@ class DataProblems:
 
 
 def lock(file: BinaryIO) -> None:
-    """Wait for an exclusive lock on a file, which lasts until the file is closed.
-
-    On a system or file system without locks, two processes may write the same line.
-    """
+    """Wait for an exclusive lock on a file. The lock lasts until the file is closed."""
     with suppress(ImportError, OSError):
         import fcntl
 
@@ -274,6 +260,5 @@ def lock(file: BinaryIO) -> None:
 
 
 def _one_cell(text: str) -> str:
-    """Return a text as a cell of a tab-separated line: no tabs, line ends or invalid UTF-8."""
     plain = text.encode(errors="backslashreplace").decode()
     return "".join(" " if c in "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029" else c for c in plain)

@@ -38,14 +38,14 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 def standard_splits(
     values: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return values by standard split; the keys of `values` are lower-case names of splits."""
+    """Return values by standard split. The keys of `values` are lower-case names of splits."""
     found = {split: [values[word] for word in words if word in values]
              for split, words in names.items()}  # fmt: skip
     return {split: matches[0] for split, matches in found.items() if matches}
 
 
 def hash_of(text: str) -> int:
-    """Return a text's hash, an integer below 2^64 that is the same on every machine."""
+    """Return a text's hash, an integer below 2^64. It is the same on every machine."""
     digest = hashlib.blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
@@ -53,9 +53,9 @@ def hash_of(text: str) -> int:
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
     """Return the limit below which a key's hash must be for the key to be held out.
 
-    The limit is `fraction` times 2^64, so that about this share of the keys is held out. If all or
-    none of the keys were below this limit, the limit moves just past the nearest key. Reading stops
-    after a key below and a key above the limit. If there is only one key, it is not held out.
+    The limit is usually `fraction` times 2^64, which holds out about this share of the keys. If all
+    or none of the keys were below this limit, the limit moves just past the nearest key. A single
+    key is not held out.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):
@@ -66,13 +66,13 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split of the last word such as "train" or "val" in a path; None without one."""
+    """Return the split that the last word such as "train" or "val" in a path names, or None."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
 
 def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, list[Path]]:
-    """Return paths by the split that their names contain; a name without a split is "train"."""
+    """Return paths by the split that their names contain. Names without a split give "train"."""
     parts: dict[str, list[Path]] = {}
     for path, name in zip(paths, names, strict=True):
         parts.setdefault(split_of(name) or "train", []).append(path)
@@ -80,15 +80,11 @@ def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, lis
 
 
 def split_of_record(record: Mapping[str, Any]) -> str | None:
-    """Return the split in a record's field "split"; "train" without the field, None if unknown."""
     return SPLITS.get(str(record.get("split", "train")).strip().lower())
 
 
 def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
-    """Return whether a record's field "split" is this split; every record belongs to split "".
-
-    Records of unknown splits are counted while the training split is read.
-    """
+    """Return whether a record's field "split" is this split. Every record belongs to split ""."""
     own = split_of_record(record) if split else ""
     if own is None and split == "train":
         counts[OTHER_SPLITS] += 1
@@ -96,7 +92,10 @@ def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
 
 
 def named_splits(files: Iterable[Path]) -> set[str]:
-    """Return the splits in the records' field "split"; none if no record has "train" there."""
+    """Return the splits in the records' field "split".
+
+    If no record has "train" in the field, there are no splits.
+    """
     found: set[str | None] = set()
     for path in files:
         if unpacked_name(path).endswith(RECORDS):
@@ -108,19 +107,18 @@ def named_splits(files: Iterable[Path]) -> set[str]:
 
 
 def held_out(text: str, fraction: float) -> bool:
-    """Return whether an example is held out, by the hash of its text alone."""
     return hash_of(text) < fraction * 2**64
 
 
 @dataclass(frozen=True)
 class Source:
-    """Source name, parsed.
+    """Parts of a source name.
 
     Attributes:
         kind: Kind of source.
-        name: Path or name; for "hf" also a local data-set folder or .parquet file.
-        config: Configuration of a hub data set; "" for none.
-        split: Split of a hub data set; "" for none.
+        name: Path or name. For "hf", a local data set's folder or a .parquet file is also a name.
+        config: Configuration of a data set on the hub, or "".
+        split: Split of a data set on the hub, or "".
     """
 
     kind: Literal["path", "hf", "builtin"]
@@ -135,7 +133,11 @@ class Source:
 
 
 def parse_source(source: str) -> Source:
-    """Parse a source name; raise ValueError if an "hf:" source has no name."""
+    """Return the parts of a source name.
+
+    Raises:
+        ValueError: If a source lacks a name after "hf:".
+    """
     if source.startswith("builtin:"):
         return Source("builtin", source.removeprefix("builtin:"))
     if source.startswith("hf:"):
@@ -147,14 +149,13 @@ def parse_source(source: str) -> Source:
 
 
 def has_parquet(path: Path) -> bool:
-    """Return whether a path is a .parquet file, or a folder with .parquet files at depth 1 or 2."""
     if not os.path.isdir(path):
         return path.suffix == ".parquet" and os.path.isfile(path)
     return any(path.glob("*.parquet")) or any(path.glob("*/*.parquet"))
 
 
 def find_source(source: str) -> Source:
-    """Parse a source name; Parquet files at a path become an "hf" source."""
+    """Return the parts of a source name. If a path has Parquet files, the kind is "hf"."""
     found = parse_source(source)
     if found.kind == "path" and has_parquet(user_path(source)):
         return Source("hf", str(user_path(source)))
@@ -162,7 +163,7 @@ def find_source(source: str) -> Source:
 
 
 def builtin_mistakes(given: str | None, names: Sequence[str], what: str) -> Iterator[str]:
-    """Yield a message if a source name is invalid or names an unknown built-in source."""
+    """Yield a message if a source name is invalid, or if there is no such built-in source."""
     try:
         found = parse_source(given or "")
         if found.kind == "builtin":
@@ -178,13 +179,12 @@ def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
 
 
 def hub_files(source: Source) -> list[Path]:
-    """Return the files of a local data set, or [] for a data set on the hub."""
+    """Return the files of a local data set. A data set on the hub gives []."""
     path = Path(source.name)
     return sorted(walk_files(path)) if os.path.isdir(path) else [path] * os.path.isfile(path)
 
 
 def hub_is_reachable() -> bool:
-    """Return whether the hub's host name can be resolved; with a proxy, return True."""
     if getproxies():
         return True
     host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
@@ -197,8 +197,8 @@ def hub_is_reachable() -> bool:
 class HubDataset:
     """A data set of the Hugging Face hub, or a local folder of the same layout.
 
-    Methods raise `ConfigError` with one line if loading fails. Without `datasets`, a
-    ModuleNotFoundError names the extra that installs it.
+    Methods raise `ConfigError` with one line if loading fails. If the package `datasets` is
+    missing, a ModuleNotFoundError names the extra to install.
     """
 
     def __init__(self, source: Source) -> None:
@@ -209,14 +209,12 @@ class HubDataset:
         self.library = import_extra("datasets", "hf", "hf: sources need datasets")
 
     def configs(self) -> list[str]:
-        """Return the names of the configurations, or the one in the source name."""
         if self.source.config or self.source.name.endswith(".parquet"):
             return [self.source.config]
         with self._loading():
             return self.library.get_dataset_config_names(self.source.name)
 
     def splits(self, config: str) -> list[str]:
-        """Return the names of a configuration's splits; "" means the only configuration."""
         if self.source.name.endswith(".parquet"):
             return ["train"]
         with self._loading():
@@ -227,8 +225,8 @@ class HubDataset:
     ) -> dict[str, str]:
         """Return the names of a configuration's splits by standard split.
 
-        If the source name has a split, this split becomes "train". If no split has a standard name,
-        the first split becomes "train". `names` are the accepted names, in order of preference.
+        If the source names a split, this split becomes "train". If no split has a usual name, the
+        first split becomes "train". `names` has the accepted names, in order of preference.
         """
         if self.source.split:
             return {"train": self.source.split}
@@ -242,7 +240,6 @@ class HubDataset:
             yield from rows
 
     def load(self, config: str, split: str | None, streaming: bool = False) -> Any:
-        """Load a split, or all splits by name if `split` is None."""
         name, files = self.source.name, None
         if name.endswith(".parquet"):
             name, files = "parquet", name

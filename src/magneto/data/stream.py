@@ -1,10 +1,13 @@
 """Training batches as functions of the step.
 
-A plan gives the examples of a step's global batch. A plan depends on the seed and the step alone,
-so no other state of the data must be saved. The examples of a step are the same for any number of
-ranks, micro-batches and worker processes, and after a resumption. Augmentation of an example
-depends on the seed, the example's number and its draw. The draw counts how often the example has
-been used. A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
+A plan is a function from a step to the examples of a global batch. A plan depends on the seed and
+the step alone, so a checkpoint saves no state of the data. The examples of a step are the same for
+any number of ranks, micro-batches and worker processes.
+
+Numbered examples have a draw, a number that differs at each use of the example. Augmentation
+depends on the seed, the example's number and the draw.
+
+A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from magneto.config import error_line
 from magneto.data.problems import join_words
 
 Plan = Callable[[int], Any]
-"""Function from a step, counted from 0, to the examples of its global batch.
+"""Function from a step, counted from 0, to the examples of a global batch.
 
-The examples are a sliceable sequence, or a dict of such sequences by name."""
+The result is a sliceable sequence, or a dict of such sequences by name."""
 
 # Batches that are sorted by length together. More of them mean less padding and less shuffling.
 POOL = 50
@@ -43,7 +46,7 @@ class BatchStream:
     """Global batches, divided into pieces for ranks and micro-batches.
 
     Attributes:
-        plan: Function from a step to the examples of its global batch.
+        plan: Function from a step to the examples of the global batch.
         make: Function from the examples of a piece to a batch.
         describe: Function from examples to their names, for messages.
     """
@@ -54,11 +57,14 @@ class BatchStream:
 
     @property
     def examples(self) -> int | None:
-        """Examples per epoch; None if the plan has no epochs (blocks, or several streams)."""
+        """Examples per epoch, or None if the plan has no epochs."""
         return self.plan.count if isinstance(self.plan, EpochPlan) else None
 
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Divide a step's examples into `parts` near-equal pieces; return the pieces `wanted`."""
+        """Divide a step's examples into `parts` pieces of nearly equal size.
+
+        `wanted` has the numbers of the pieces to return.
+        """
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
 
@@ -66,7 +72,10 @@ class BatchStream:
         return [self.make(piece) for piece in self.pieces(step, parts, wanted)]
 
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
-        """Return an endless iterator over steps from 0 on: the batches of the pieces `wanted`."""
+        """Return an endless iterator over steps from step 0.
+
+        Each item is the list of the batches made from the pieces `wanted`.
+        """
         return (self.batch(step, parts, wanted) for step in itertools.count())
 
     def names(self, step: int, parts: int, wanted: Sequence[int]) -> str:
@@ -74,10 +83,10 @@ class BatchStream:
 
 
 def cut(examples: Any, number: int, parts: int) -> Any:
-    """Divide examples, or each value of a dict of examples, into `parts`; return piece `number`.
+    """Divide examples, or each value of a dict of examples, into `parts`. Return piece `number`.
 
     Raises:
-        ValueError: If the step has fewer examples than pieces.
+        ValueError: If a value of the dict has fewer examples than `parts`.
     """
     if not isinstance(examples, dict):
         size = len(examples)
@@ -100,11 +109,11 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
     Args:
         make: Function from a sequence of examples to a batch.
         examples: The sequence.
-        name: Name of one example, for messages.
+        name: Function from an example to its name, for messages.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example that also fails in a batch
-            of one. If there is none, the message names the first and the last example.
+        ValueError: If `make` fails. The message names the first example that fails alone. If no
+            example fails alone, the message names the first and the last example.
     """
     try:
         return make(examples)
@@ -122,7 +131,7 @@ def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) ->
     """Return batches of numbered examples.
 
     Args:
-        plan: Plan of rows (draw, number).
+        plan: Plan whose examples are rows (draw, number).
         make: Function from numbers and draws to a batch.
     """
 
@@ -138,15 +147,17 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
-    """Return a plan of rows (draw, number); without repeats, every example comes once per epoch.
+    """Return a plan of rows (draw, number) in random order.
+
+    Without repeats, every example comes once per epoch.
 
     Args:
         count: Number of examples.
         batch_size: Examples of a global batch.
         seed: Seed of the order.
         repeats: Copies of an example in a global batch ("repeated augmentation", arXiv 1901.09335).
-            With copies, an epoch keeps its length and has fewer distinct examples. The draw of a
-            copy is epoch * repeats + number of the copy.
+            The length of an epoch does not depend on `repeats`, so copies leave fewer distinct
+            examples. The draw of copy i in an epoch is epoch * repeats + i.
     """
     # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
     chunk = max(1, batch_size // repeats)
@@ -166,9 +177,8 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     """Return a plan of rows (epoch, number) with batches of examples of similar length.
 
-    Every example comes once per epoch. The epoch's order is divided into pools of `POOL` batches. A
-    pool is sorted by length and divided into batches, and the batches are shuffled. An epoch that
-    starts within a batch completes that batch first.
+    Every example comes once per epoch. The shuffled examples are divided into pools of `POOL`
+    batches. Each pool is sorted by length and divided into batches. Then the batches are shuffled.
 
     Args:
         lengths: Length of each example.
@@ -178,8 +188,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     count = len(lengths)
 
     def cut_pool(pool: np.ndarray) -> list[np.ndarray]:
-        """Divide a pool into batches of similar lengths; a smaller last one has random lengths."""
-        over = len(pool) % batch_size
+        over = len(pool) % batch_size  # not sorted: a smaller batch has random lengths
         by_size = pool[over:][np.argsort(lengths[pool[over:]], kind="stable")]
         pieces = [by_size[i : i + batch_size] for i in range(0, len(by_size), batch_size)]
         return [*pieces, pool[:over]] if over else pieces
@@ -204,7 +213,7 @@ def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Plan of consecutive epochs, of `count` rows each; `order` returns the rows of an epoch."""
+    """Plan of epochs of `count` rows each. `order` returns the rows of an epoch."""
 
     order: Callable[[int], np.ndarray]
     count: int
@@ -214,7 +223,6 @@ class EpochPlan:
         return self.rows(step * self.batch_size, (step + 1) * self.batch_size)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows `start` to `stop`, counted from the first epoch on."""
         found = []
         while start < stop or not found:
             epoch, offset = divmod(start, self.count)
@@ -230,13 +238,13 @@ def in_blocks(
 ) -> Plan:
     """Return a plan of consecutive blocks with different numbers of examples.
 
-    The first call for a step computes the sizes of all blocks before the step.
+    The first call for a step computes the sizes of all earlier blocks.
 
     Args:
-        block: Function from a block's number to its examples.
+        block: Function from a block's number to the examples of the block.
         batch_size: Examples of a global batch.
-        size: Function from a block's number to the number of examples in the block, or None if only
-            `block` can tell.
+        size: Function from a block's number to the number of examples. If it returns None, `block`
+            is called to count the examples.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -262,9 +270,9 @@ def sort_by_length(
 ) -> np.ndarray:
     """Return the numbers of examples, sorted by length and then by a second length.
 
-    `others` has the second lengths. They ascend among examples of an odd length and descend among
-    examples of an even length, so that the second length does not jump from one length to the next.
-    Examples equal in both lengths are in random order.
+    `others` has the second lengths. Their order ascends among examples of an odd length, and
+    descends among examples of an even length. Neighbours thus have similar second lengths. Examples
+    with equal lengths are in random order.
     """
     shuffled = random.permutation(len(lengths))
     lengths, others = lengths[shuffled], others[shuffled]
@@ -272,15 +280,15 @@ def sort_by_length(
 
 
 def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> list[np.ndarray]:
-    """Divide examples into groups whose padded size fits in budgets.
+    """Divide examples into groups whose padded size is within budgets.
 
     Args:
         order: Numbers of the examples, sorted by length.
-        sizes: Lengths of each example, such as those of source and target: (examples, lengths).
-        budgets: Limits of a group, one per column of `sizes`. The first budget limits the number of
-            examples times the largest size in the first column. The second budget limits this
-            product times the largest size in the second column, and so on. A single example may
-            exceed a limit.
+        sizes: Lengths of each example, (examples, columns). Columns may be source and target.
+        budgets: Largest padded size of a group, one value per column of `sizes`. The padded size in
+            the first column is the number of examples times the largest length. In each further
+            column this product is also multiplied by the largest length in that column. A group of
+            one example may be larger.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -300,13 +308,13 @@ def group_stream(
     make: Callable[[np.ndarray], Any],
     name: Callable[[np.ndarray], str],
 ) -> BatchStream:
-    """Return batches that are lists of groups, each padded to its longest example.
+    """Return batches that are lists of groups. Each group is padded to its longest example.
 
     Args:
-        block: Function from a block's number to its groups, each an array of example rows.
+        block: Function from a block's number to a list of groups. A group is an array of examples.
         batch_size: Groups of a global batch.
-        make: Function from the rows of a group to tensors.
-        name: Name of an example's row, for messages.
+        make: Function from the examples of a group to tensors.
+        name: Function from an example to its name, for messages.
     """
 
     def make_groups(piece: Sequence[np.ndarray]) -> list[Any]:
@@ -323,12 +331,12 @@ def join_streams(
 ) -> BatchStream:
     """Return batches that combine examples of several streams.
 
-    Each stream has its own order, epochs and share of a batch. Piece i combines piece i of every
-    stream.
+    Each stream has its own order, epochs and share of a batch. Every piece of a global batch has
+    examples of all streams.
 
     Args:
         streams: Streams by name.
-        join: Function that makes one batch from the streams' batches, given by name.
+        join: Function that makes one batch from a dict of the streams' batches.
     """
 
     def plan(step: int) -> dict[str, Any]:
@@ -344,27 +352,27 @@ def join_streams(
 
 
 def evaluation_order(count: int) -> np.ndarray:
-    """Return the numbers 0 ... count - 1 in a fixed random order.
+    """Return the numbers 0 to count - 1 in a fixed random order.
 
-    The first validation batches then represent the whole set, even if it is sorted by class.
+    The first validation batches then represent the whole set, even if the set is sorted by class.
     """
     return np.random.default_rng(EVALUATION_SEED).permutation(count)
 
 
 def evaluation_plans(count: int, batch_size: int) -> list[np.ndarray]:
-    """Return the numbers 0 ... count - 1 in evaluation order, `batch_size` at a time."""
+    """Return arrays of `batch_size` example numbers each, in the order of `evaluation_order`."""
     order = evaluation_order(count)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
 
 
 class LazyBatches(Sequence[Any]):
-    """Sequence of batches that makes batch i from plan i on each access.
+    """Sequence of batches that makes a batch on each access.
 
-    A slice is a sequence of the same class. Slicing makes no batch.
+    A slice is again a `LazyBatches`, and slicing makes no batch.
 
     Args:
         plans: Row numbers, or another description, of each batch.
-        make: Function from the description to a batch.
+        make: Function from a description to a batch.
     """
 
     def __init__(self, plans: Sequence[Any], make: Callable[[Any], Any]) -> None:
@@ -380,7 +388,6 @@ class LazyBatches(Sequence[Any]):
 
 
 def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return a batch with the function applied to every tensor."""
     if isinstance(batch, Tensor):
         return function(batch)
     if isinstance(batch, dict):
@@ -399,7 +406,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def pinned(batch: Any) -> Any:
-    """Copy every tensor to pinned memory, from which a GPU copies asynchronously."""
+    """Copy every tensor to pinned memory, for asynchronous copies to a GPU."""
     return map_tensors(batch, Tensor.pin_memory)
 
 
@@ -414,7 +421,6 @@ def named_tensors(batch: Any, prefix: str = "batch") -> dict[str, Tensor]:
 
 
 def parts(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the named parts at the top level of a batch; a plain value has no parts."""
     if isinstance(batch, dict):
         yield from ((str(key), value) for key, value in batch.items())
     elif is_dataclass(batch) and not isinstance(batch, type):

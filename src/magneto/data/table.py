@@ -6,8 +6,8 @@ Use::
     train, validation = divide(splits, None, 0.2, "image", counts)
     train[3]["image"].read(), train[3]["label"]      # a row by number
 
-A column is any sequence, for instance one of media (`magneto.data.media`) or `Classes`. Tables with
-a subset of the rows share the columns without copies.
+A column is any sequence. Images and recordings are in a column of media (`magneto.data.media`). A
+table with some rows of another table shares its columns without copies.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Classes(Sequence[str | None]):
     """Column of named classes.
 
     Args:
-        numbers: Class number of each row, int64; `NO_CLASS` for none.
+        numbers: Class number of each row, int64. A row without a class has `NO_CLASS`.
         names: Names of the classes by number.
     """
 
@@ -87,11 +87,11 @@ class Table:
     """Table with numbered rows.
 
     Attributes:
-        columns: Columns by name, each with all rows of the source.
-        rows: Row numbers in the columns, int64.
+        columns: Columns by name. Each column has all rows of the source.
+        rows: Numbers of this table's rows in the columns, int64.
         where: Source, for messages.
-        root: Folder of relative paths in the columns.
-        separator: Separator of cells, for files with a header.
+        root: Folder to which paths in the columns are relative.
+        separator: Separator of cells in a text file with a header, else "".
     """
 
     columns: Mapping[str, Any]
@@ -115,15 +115,16 @@ class Table:
         return [column[number] for number in self.rows.tolist()]
 
     def take(self, indices: np.ndarray) -> Table:
-        """Return a table of the rows that numbers or a boolean mask select."""
+        """Return a table of the selected rows. `indices` has numbers or is a boolean mask."""
         return replace(self, rows=self.rows[indices])
 
     def find(self, what: str, given: str | None = None, among: Iterable[str] = ()) -> str | None:
-        """Return the name of the column with a kind of content, or None if there is no such column.
+        """Return the name of the column with a kind of content, or None.
 
         Args:
-            what: Key of `COLUMN_ALIASES`. The first column with one of the key's names is used.
-            given: Name from the recipe's data.WHAT_column; "" for no column.
+            what: Kind of content, a key of `COLUMN_ALIASES`. The key's first name that is a column
+                is used.
+            given: Name from the recipe's field data.WHAT_column. "" means no column.
             among: Columns to choose from (default: all).
 
         Raises:
@@ -138,7 +139,7 @@ class Table:
         return next((plain[name] for name in COLUMN_ALIASES[what] if name in plain), None)
 
     def no_column(self, *wanted: str) -> ValueError:
-        """Return an error with advice for a table without the first of the `wanted` columns."""
+        """Return the error for a table that lacks the first of the `wanted` columns."""
         names = join_words([abbreviate(name) for name in self.columns]) or "none"
         line = f"{self.where} has no column {wanted[0]!r} among {names}. Set "
         line += f"data.{wanted[0]}_column"
@@ -149,7 +150,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of all values, of the names and sizes of media, and of the bytes of some media."""
+        """Digest of all values, of the names and sizes of media, and of some media bytes."""
         parts: list[bytes | np.ndarray] = []
         for name in sorted(self.columns):
             parts.append(name.encode(errors="surrogatepass"))
@@ -172,12 +173,11 @@ class Table:
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:
-    """Return up to `most` row numbers, evenly spaced over `count` rows."""
+    """Return at most `most` row numbers, evenly spaced over `count` rows."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
 def content_of(column: MediaColumn, number: int) -> bytes:
-    """Return the bytes of a medium; empty if it can't be read."""
     try:
         with guarded():
             return column.read(number)
@@ -195,14 +195,17 @@ def table_of_columns(
 def table_of_records(
     records: Sequence[Mapping[str, Any]], where: str = "", root: Path | None = None
 ) -> Table:
-    """Return a table of records; missing fields are None."""
+    """Return a table of records. A missing field gives None."""
     names = dict.fromkeys(name for record in records for name in record)
     columns = {name: [record.get(name) for record in records] for name in names}
     return table_of_columns(columns, where, root)
 
 
 def by_split(table: Table, counts: Counts) -> dict[str, Table]:
-    """Divide a table by its column "split"; without a row "train", all rows become "train"."""
+    """Return the parts of a table by the value of the column "split".
+
+    If no row has "train" there, all rows become "train".
+    """
     name = next((name for name in table.columns if name.strip().lower() == "split"), None)
     words = [] if name is None else [str(word).strip().lower() for word in table.values(name)]
     splits = np.array([SPLITS.get(word, "") for word in words])
@@ -223,10 +226,9 @@ def divide(
 
     Args:
         splits: Tables of the source by split.
-        other: Tables of a validation source by split. The validation split of this validation
-            source is used, else its test split, else its training split. If `other` is None, the
-            validation split of `splits` is used. If `splits` has no validation split, rows are held
-            out.
+        other: Tables of a validation source by split, or None. The validation table is the first
+            that exists of "validation", "test" and "train". If `other` is None, the validation
+            split of `splits` is used. If `splits` has no such split, rows are held out.
         fraction: Share of rows to hold out.
         key: Column whose values are held out; see `hold_out`.
         counts: Receives the numbers of used and unused rows of test splits.
@@ -250,20 +252,19 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. If rows are added to the table later, the earlier rows
-    stay in their part, with two exceptions. If one part would be empty, the value with the nearest
-    hash goes to this part. If less than half of the requested rows would be held out, as with few
-    values, further values are held out in the order of their hashes.
+    Rows with the same value stay together. If the table grows later, its earlier rows stay in their
+    part. There are two exceptions. If one part would be empty, the value with the nearest hash goes
+    to this part. If less than half of the requested rows would be held out, further values are held
+    out in the order of their hashes.
 
     Args:
         table: Table to divide.
-        fraction: Share of the column's values to hold out. About the same share of the rows is then
-            held out.
+        fraction: Share of the column's values to hold out. The share of the rows is about the same.
         key: Name of the column. The value of a medium is its key.
-        counts: Receives the count of held-out rows if it is far above the request.
+        counts: Receives the count of held-out rows if there are far more than requested.
 
     Raises:
-        ValueError: If the column has fewer than two values.
+        ValueError: If the column has fewer than two different values.
     """
     column = table.columns[key]
     media = isinstance(column, MediaColumn)

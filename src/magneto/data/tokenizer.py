@@ -1,6 +1,6 @@
 """Tokenizers: bytes, byte-level BPE, any tokenizer.json, and SentencePiece models.
 
-Decoding with a tokenizer that Magneto trained restores any text exactly.
+Tokenizers that Magneto trained restore any text exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from magneto.progress import SILENT, Progress
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
 NOISE_TOKENIZER = "builtin:noise"
-"""Image tokenizer with random codes, for `magneto plan` without data."""
+"""Image tokenizer with random codes. With it, `magneto plan` needs no data."""
 # Special tokens for masked language modelling and fine-tuning.
 SPECIAL = (END, BEGIN, PAD, MASK)
 # Usual names of special tokens in tokenizer.json files, in order of preference.
@@ -36,9 +36,9 @@ class Tokenizer(Protocol):
     Attributes:
         vocab_size: Number of tokens.
         end: End-of-document token.
-        begin: First token of an encoder's input; `end` if there is none.
-        pad: Padding token; `end` if there is none.
-        mask: Mask token; None if there is none.
+        begin: First token of an encoder's input, or `end` if there is no such token.
+        pad: Padding token, or `end` if there is no such token.
+        mask: Mask token, or None.
         path: File of the tokenizer, or None.
     """
 
@@ -58,16 +58,16 @@ class Tokenizer(Protocol):
         ...
 
     def pieces(self) -> list[str]:
-        """Return the text of each token with its spaces; part of a character is U+FFFD."""
+        """Return the text of each token with its spaces. A part of a character becomes U+FFFD."""
         ...
 
     def save(self, directory: Path) -> None:
-        """Write files for `load_tokenizer`."""
+        """Write files that `load_tokenizer` reads."""
         ...
 
 
 class ByteTokenizer:
-    """Tokenizer of bytes and special tokens, which needs no training and no library."""
+    """Tokenizer of bytes and special tokens. It needs no training and no library."""
 
     vocab_size = 260
     end = 256
@@ -80,11 +80,10 @@ class ByteTokenizer:
         return [list(text.encode("utf-8", errors="surrogatepass")) for text in texts]
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of bytes; invalid UTF-8 becomes U+FFFD."""
+        """Return the text of bytes. Invalid UTF-8 becomes U+FFFD."""
         return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
 
     def pieces(self) -> list[str]:
-        """Return each token's text: an ASCII character, U+FFFD for other bytes, "" if special."""
         return [bytes([byte]).decode("ascii", errors="replace") for byte in range(256)] + [""] * 4
 
     def save(self, directory: Path) -> None:
@@ -94,8 +93,8 @@ class ByteTokenizer:
 class FastTokenizer:
     """Tokenizer from a tokenizer.json of the `tokenizers` library, such as GPT-2's.
 
-    The name of a special token within a text is encoded as plain text. The tokenizer adds no
-    end-of-document token; data pipelines do.
+    If a text contains the name of a special token, the name is encoded as plain text. Data
+    pipelines add the end-of-document token, and the tokenizer does not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -127,7 +126,6 @@ class FastTokenizer:
         return self.inner.decode(tokens, skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
-        """Return each token's text, decoded from byte-level, WordPiece or "▁" spelling."""
         special = set(self.inner.get_added_tokens_decoder())
         known = self.inner.get_vocab(with_added_tokens=True)
         names = [""] * self.vocab_size
@@ -172,7 +170,6 @@ class SentencePieceTokenizer:
         return self.inner.decode(tokens)
 
     def pieces(self) -> list[str]:
-        """Return each piece's text, with spaces for "▁" and U+FFFD for bytes beyond ASCII."""
         inner = self.inner
         return [
             "" if inner.is_control(n) or inner.is_unknown(n)
@@ -187,7 +184,9 @@ class SentencePieceTokenizer:
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """Load a tokenizer: "bytes", a tokenizer.json, a .model, or a directory with such a file.
+    """Load a tokenizer.
+
+    `name` is "bytes", a tokenizer.json, a .model file, or a directory with a tokenizer.
 
     Raises:
         FileNotFoundError: If the file does not exist. The message suggests the nearest path.
@@ -207,9 +206,10 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer") -> None:
-    """Raise ValueError if the model's vocabulary size `wanted` is below `least`.
+    """Check that the model's vocabulary size `wanted` is not below `least`.
 
-    `whose` names in the message what needs `least` tokens.
+    Raises:
+        ValueError: If it is below. The message says with `whose` what has `least` tokens.
     """
     if wanted is not None and wanted < least:
         raise ValueError(f"model.vocab_size ({wanted}) is too small for the {least} tokens of "
@@ -238,7 +238,7 @@ def train_bpe(
     Decoding restores any text exactly. Special tokens have the first numbers.
 
     Raises:
-        ValueError: If the vocabulary is above `MOST_TOKENS`.
+        ValueError: If the vocabulary size is above `MOST_TOKENS`.
     """
     if vocab_size > MOST_TOKENS:  # the library would allocate the memory and crash
         raise ValueError(f"vocab_size must be at most {MOST_TOKENS:,}, not {vocab_size}")
@@ -268,7 +268,6 @@ def limited(texts: Iterable[str]) -> Iterator[str]:
 def _with_progress(
     texts: Iterable[str], unit: str, progress: Progress, most: int | None = None
 ) -> Iterator[str]:
-    """Yield texts, report progress, and announce training after the last text."""
     number = 0
     for number, text in enumerate(texts, 1):
         progress.update(f"reading {unit} for a tokenizer", number, None)
@@ -290,14 +289,14 @@ def train_sentencepiece(
     are `<s>`, `<pad>`, `</s>`, `<unk>` (as in fairseq) and `<mask>`.
 
     Args:
-        texts: Texts, whose lines are training examples; long lines are split.
+        texts: Texts, whose lines are training examples. Long lines are split.
         kind: Kind of model.
         vocab_size: Number of pieces, including special ones.
         sample: Number of randomly chosen lines to train on.
         progress: Progress display.
 
     Raises:
-        ValueError: If there is too little text for the vocabulary size, or the vocabulary is too
+        ValueError: If the text is too short for the vocabulary size. Also if the vocabulary is too
             small for all bytes and characters.
     """
     library, model = import_sentencepiece(), io.BytesIO()

@@ -1,10 +1,9 @@
-"""Data workers, which prefetch batches on a thread or in processes.
+"""Data workers, which make batches ahead of training, on a thread or in processes.
 
-The number of processes changes neither order nor content of batches, since each batch is a function
-of its step (`magneto.data.stream`). Processes are forked, so that they start in milliseconds and
-streams may hold functions and memory maps. Processes never use a GPU. Terminals and schedulers send
-Ctrl-C and SIGTERM to all processes. Worker processes ignore these signals and exit with the main
-process.
+The number of processes does not change the batches, since each batch is a function of its step
+(`magneto.data.stream`). Processes are forked, so they start in milliseconds and can use any object
+of the main process. Processes never use a GPU. They ignore Ctrl-C and SIGTERM, and exit with the
+main process.
 """
 
 from __future__ import annotations
@@ -54,26 +53,26 @@ class BatchError(ValueError):
 
 
 class WorkerTraceback(Exception):
-    """Cause of a `BatchError`: the worker's traceback as text."""
+    """Cause of a `BatchError`, with the worker's traceback as text."""
 
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """Worker's error as text, since some exceptions can't be pickled."""
+    """Error of a worker as text, since some exceptions can't be pickled."""
 
     reason: str
     traceback: str
 
 
 class BatchPrefetcher:
-    """Prefetcher, which makes this rank's pieces of each batch ahead of the step that uses them.
+    """Prefetcher, which makes this rank's pieces of each batch ahead of training.
 
     Args:
         stream: The batches.
         parts: Pieces of a global batch.
         wanted: Numbers of the pieces to make.
         pin: Whether to copy batches to pinned memory, for a GPU.
-        num_workers: Number of worker processes; 0 uses a thread.
+        num_workers: Number of worker processes. 0 uses a thread.
     """
 
     def __init__(
@@ -95,7 +94,11 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator that skips `step` batches; it may raise BatchError."""
+        """Return an endless iterator from step number `step` on.
+
+        Raises:
+            BatchError: While iterating, if a batch can't be made.
+        """
         if self.num_workers:
             self._fork()
         self._thread = ThreadPoolExecutor(1)
@@ -155,10 +158,6 @@ class BatchPrefetcher:
         return [pinned(piece) for piece in pieces] if self.pin else pieces
 
     def _raise_death(self, step: int) -> NoReturn:
-        """Raise an error with advice that names the dead worker's id, exit code, step and examples.
-
-        If the worker had begun no batch, the error names `step`, whose batch is missing.
-        """
         steps = dict(zip(self._making[::2], self._making[1::2], strict=True))
         ended = wait([process.sentinel for process in self.processes])
         # The pool also ends the healthy workers, without fault. Look for the faulty one.
@@ -198,23 +197,16 @@ class BatchPrefetcher:
 
 @dataclass
 class WorkerJob:
-    """State of a worker process.
-
-    Attributes:
-        ahead: Largest number of batches made ahead.
-        making: Process id and step of each worker, in shared memory.
-        turn: Lock that a worker holds while it chooses its slot.
-        slot: Slot of this worker in `making`.
-        kept: Step and file descriptor of each batch that the main process may still need.
-    """
+    """State of a worker process."""
 
     stream: BatchStream
     parts: int
     wanted: Sequence[int]
-    ahead: int
-    making: Any
-    turn: Any
-    slot: int = 0
+    ahead: int  # largest number of batches made ahead
+    making: Any  # process id and step of each worker, in shared memory
+    turn: Any  # lock that a worker holds while it chooses its slot
+    slot: int = 0  # slot of this worker in `making`
+    # Step and file descriptor of each batch that the main process may still need.
     kept: deque[tuple[int, int]] = field(default_factory=deque)
 
 
@@ -222,7 +214,6 @@ _job: WorkerJob | None = None  # set in worker processes only
 
 
 def start_worker(job: WorkerJob) -> None:
-    """Initialise a worker process, and let it exit with the main process."""
     global _job
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -244,7 +235,6 @@ def exit_with_parent(parent: int) -> None:
 
 
 def make_shared(step: int) -> Any:
-    """Make the pieces of a step in a worker, in memory that the main process can map."""
     assert _job is not None
     _job.making[2 * _job.slot + 1] = step
     while _job.kept and _job.kept[0][0] <= step - _job.ahead:
@@ -262,17 +252,13 @@ def make_shared(step: int) -> Any:
 
 @dataclass(frozen=True)
 class SharedBatch:
-    """Batch in an anonymous memory file of a worker process, since containers limit /dev/shm.
+    """Batch in an anonymous memory file of a worker process, since containers limit /dev/shm."""
 
-    `empty` is the batch with tensors on torch's "meta" device.
-    """
-
-    empty: Any
+    empty: Any  # the batch with tensors on torch's "meta" device
     process: int
     file: int
 
     def attach(self) -> Any:
-        """Return the batch in shared memory, which is freed with its last tensor."""
         file = os.open(f"/proc/{self.process}/fd/{self.file}", os.O_RDWR)
         try:
             return map_tensors(self.empty, SharedTensors(file).next)
@@ -281,7 +267,6 @@ class SharedBatch:
 
 
 def share(batch: Any) -> SharedBatch:
-    """Copy a batch's tensors to shared memory."""
     empty = map_tensors(batch, lambda tensor: torch.empty_like(tensor, device="meta"))
     sizes: list[int] = []
     map_tensors(empty, lambda tensor: (sizes.append(aligned_bytes(tensor)), tensor)[1])
@@ -302,7 +287,6 @@ class SharedTensors:
         self.start = 0
 
     def next(self, empty: Tensor) -> Tensor:
-        """Return the next tensor, with the type, shape and strides of an empty one."""
         start, self.start = self.start, self.start + aligned_bytes(empty)
         values = self.bytes[start : start + empty.numel() * empty.element_size()]
         return values.view(empty.dtype).as_strided(empty.shape, empty.stride())
