@@ -109,7 +109,7 @@ def add_measurements(
 
     try:
         progress.say("Measuring each row's first update, for a comparison with theory. This takes "
-                     "minutes. --no-measurements skips this step.")  # fmt: skip
+                     "minutes. The option --no-measurements skips this step.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]
                   if not row["finished"] + row["missing"]]  # fmt: skip
         comparison["measured"] = measure(folder, sweep, failed, progress)

@@ -53,7 +53,7 @@ def parser() -> Parser:
     made = Parser(
         "evaluate",
         "Evaluate a run's model on validation data, or on other data (--data). With --tasks, a "
-        "language model answers multiple-choice questions, and --data is their folder or file. "
+        "language model answers multiple-choice questions from the folder or file in --data. "
         "With --features, linear probes and nearest neighbours score each layer of an image "
         "model.",
         "magneto evaluate runs/first --weights best\n"
@@ -65,8 +65,8 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    what = ("maximum number of batches, of questions (--tasks), or of sentences per direction "
-            "(translation) (default: all)")  # fmt: skip
+    what = ("maximum number of batches, or of questions with --tasks, or of sentences per "
+            "direction in translation (default: all)")  # fmt: skip
     add("--limit", type=at_least_one, help=what)
     what = ("also write the metrics to RUN/scores/NAME.json for `magneto table` (with --splits: "
             "NAME-SPLIT.json)")  # fmt: skip

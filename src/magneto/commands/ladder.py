@@ -45,7 +45,7 @@ BATCHES = 16
 BYTES = {"data.tokenizer": "bytes"}
 BYTES_NOTE = (
     "Text is tokenized as bytes. With the recipe's BPE vocabulary, a model would barely beat the "
-    "unigram baseline in so few steps. --data.tokenizer bpe keeps the BPE vocabulary."
+    "unigram baseline in so few steps. The option --data.tokenizer bpe keeps the BPE vocabulary."
 )
 
 
@@ -72,7 +72,7 @@ def parser() -> Parser:
     add("--seeds", type=whole_numbers, metavar="N,M", help=what)
     what = "another recipe field to vary; its values are further rows"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
-    what = "total time, such as 10m or 2h; runs get fewer steps, and language models read bytes"
+    what = "total time, such as 10m or 2h; runs get fewer steps, and language models train on bytes"
     add("--budget", type=duration, metavar="TIME", help=what)
     what = "stop a run halfway if two other rates are clearly better"
     add("--race", action="store_true", help=what)

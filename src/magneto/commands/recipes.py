@@ -17,8 +17,8 @@ from magneto.training.config import TrainingConfig
 def parser() -> Parser:
     made = Parser(
         "recipes",
-        "List the recipes, or print one. A printed recipe can be saved, edited and trained. --all "
-        "prints every field with value, type, default, choices and meaning.",
+        "List the recipes, or print one. A printed recipe can be saved, edited and trained. With "
+        "--all, print every field with value, type, default, choices and meaning.",
         "magneto recipes causal-lm/tiny > mine.yaml\n  magneto recipes causal-lm/tiny --all",
     )
     made.add_argument("name", nargs="?", help="recipe to print")

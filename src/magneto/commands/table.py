@@ -75,7 +75,8 @@ def parser() -> Parser:
         "compares all rows at one learning rate (and one set of --grid values). Columns are "
         "validation scores, scores saved by `magneto evaluate RUN --keep NAME`, and leaderboard "
         "results in RUN/scores/. "
-        f"--preset arranges the columns as in a table of the paper: {', '.join(PRESETS)}.",
+        "The option --preset arranges the columns as in a table of the paper: "
+        f"{', '.join(PRESETS)}.",
         "magneto table runs/glue/* --preset glue --baselines\n"
         "  magneto table runs/compare-imagenet runs/compare-ade20k --preset images\n"
         "  magneto table runs/sub-18 runs/pre-18 --preset librispeech --weights averaged --paper",

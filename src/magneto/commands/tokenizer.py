@@ -49,7 +49,7 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("--data", required=True, metavar="SOURCE", help="text: PATH, hf:NAME or builtin:NAME")
-    what = "byte-level BPE (byte-bpe), or a SentencePiece model (unigram or bpe)"
+    what = "byte-bpe is byte-level BPE; unigram and bpe are SentencePiece models"
     add("--kind", choices=KINDS, default="byte-bpe", help=what)
     what = "number of tokens, special tokens included"
     add("--vocab-size", type=read_as(Width), default=32000, metavar="N", help=what)

@@ -75,7 +75,7 @@ def parser() -> Parser:
 
 
 def recognition_search_options(made: Any) -> None:
-    what = "greedy search, or beam search with at most one label per frame (modified)"
+    what = "greedy search, or modified beam search (at most one label per frame)"
     made.add_argument("--search", choices=("greedy", "modified"), default="greedy", help=what)
     what = "maximum number of labels per frame in greedy search"
     made.add_argument("--symbols-per-frame", type=read_as(Width), default=SYMBOLS_PER_FRAME,
