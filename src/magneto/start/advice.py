@@ -1,7 +1,7 @@
-"""Advice for a source: facts about its data, a recipe that follows from them, and baselines.
+"""Advice for a source: facts about its data, a derived recipe, and baselines.
 
-Each summary reads the data of a task that was built from its starting recipe, and trains nothing.
-The derived model input is the smallest one that keeps the examples recognisable.
+Each summary reads the data of a task with the starting recipe, and trains nothing. The derived
+model input is the smallest one that keeps the examples recognisable.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CHARACTERS_A_PIECE = 200
 LABELLED_CHARACTERS_A_PIECE = 50
 # Pairs below which a model without pre-training hardly learns to compare texts.
 ENOUGH_PAIRS = 100_000
-FEW_PAIRS = ("too few pairs to learn a comparison of texts well; start from a masked-lm run on "
-             "more text (--model.pretrained RUN)")  # fmt: skip
+FEW_PAIRS = ("too few pairs to learn to compare texts: start from a masked-lm run on more text "
+             "(--model.pretrained RUN)")  # fmt: skip
 # Examples in the data for each step of the training (the recipe's batch size divided by the epochs
 # that small sets need), and the smallest and largest number of steps.
 IMAGES_A_STEP, IMAGE_STEPS = 64 / 60, (500, 2000)
@@ -82,7 +82,7 @@ def badly_scaled(numbers: np.ndarray) -> list[str]:
     mean, deviation = numbers.mean(), numbers.std()
     if abs(mean) + deviation < LARGE_NUMBER and deviation * LARGE_NUMBER > 1:
         return []
-    return [f"numbers of this size are learned slowly; subtract {mean:.4g} and divide by "
+    return [f"numbers of this size are learned slowly: subtract {mean:.4g} and divide by "
             f"{deviation:.4g} before training"]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def image_input(split: Any, given: Given) -> DataSummary:
         raise ValueError(f"{sample.huge}, too many to decode in every epoch. Shrink such images "
                          "to about 512 pixels a side.")  # fmt: skip
     smallest, largest = sample.sizes.min(0), sample.sizes.max(0)
-    # Given values that are no whole numbers are refused when the recipe is built.
+    # Building the recipe refuses given values that are not whole numbers.
     words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))
     own = (int(word) if word.isdecimal() and int(word) else None for word in words)
     side, patch = derive_sizes(sample.median_side, *own)
@@ -118,7 +118,7 @@ def image_input(split: Any, given: Given) -> DataSummary:
     if sample.median_side > 2 * side:
         remarks.append(f"images are resized to {side} x {side}, so that training takes minutes. "
                        f"--model.image_size {2 * side} --model.patch_size {2 * patch} keeps more "
-                       "detail at the same cost of the Transformer")  # fmt: skip
+                       "detail with the same number of patches")  # fmt: skip
     options = {"model.image_size": side, "model.patch_size": patch, "model.max_length": count,
                "model.channels": 1 if sample.grey else 3}  # fmt: skip
     return DataSummary([("size", seen)], options, remarks)
@@ -151,23 +151,22 @@ def plain_images(task: Any, given: Given) -> DataSummary:
 
 
 def masked_images(task: Any, given: Given) -> DataSummary:
-    classes = f"{task.classes}, from the values in the masks; 255 is ignored"
+    classes = f"{task.classes}, from the values in the masks (255 is ignored)"
     found = images_of(task, given, ("classes", classes))
     own = {"model.classes": task.classes, "model.stride": found.options["model.image_size"]}
     return replace(found, options={**found.options, **own})
 
 
 def vocabulary_size(characters: int, each: int = CHARACTERS_A_PIECE) -> int:
-    """Return a vocabulary size for a text: about one token per `each` characters of the text.
+    """Return a vocabulary size for a text: one token per `each` characters.
 
-    It is a power of two, within limits.
+    It is rounded to a power of two, within limits.
     """
     wanted = characters / each
     return int(np.clip(2 ** round(np.log2(max(wanted, 1))), *VOCABULARIES))
 
 
 def words_in(texts: Sequence[str]) -> str:
-    """Return median and maximum number of words in texts."""
     counts = np.array([len(text.split()) for text in texts] or [0])
     return f"{np.median(counts):.0f} words (median), {counts.max():,} at most"
 
@@ -215,8 +214,6 @@ def running_text(task: Any, given: Given) -> DataSummary:
 
 
 def images_with_words(column: str) -> Summarise:
-    """Return a function that summarises images with texts in a column."""
-
     def look(task: Any, given: Given) -> DataSummary:
         train, held = task.splits.train, task.splits.validation
         seen = image_input(train, given)
@@ -256,7 +253,7 @@ def parallel_text(task: Any, given: Given) -> DataSummary:
 
 @dataclass(frozen=True)
 class Guide:
-    """Analysis for one task; `trivial` says what `Task.baseline` predicts."""
+    """Analysis for one task. `trivial` says what `Task.baseline` predicts."""
 
     summarise: Summarise
     baseline: Baseline | None = None
@@ -282,12 +279,11 @@ GUIDES = {
     "image-captioning": Guide(images_with_words("text"), trivial="always one caption"),
     "image-text-retrieval": Guide(images_with_words("text"), trivial="chance"),
 }
-"""Guides by task."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The derived recipe, its differences from the starting recipe, and facts about the data."""
+    """The derived recipe, the options that it changes, a summary of the data, and baselines."""
 
     recipe: Recipe
     options: Mapping[str, Any]
@@ -301,7 +297,7 @@ def advise(
 ) -> Advice:
     """Read a source for a task, derive a recipe, and score baselines.
 
-    The user's `given` fields override derived ones.
+    The user's `given` fields override derived fields.
 
     Raises:
         ConfigError: If a given field is invalid.

@@ -1,7 +1,7 @@
 """Simple baselines, scored on a task's validation examples: scikit-learn models and n-grams.
 
-A recipe should beat these baselines. Each function takes a prepared task and returns the model's
-name and scores by the task's metric.
+A recipe should beat these baselines. Each function takes a prepared task. It returns the name of
+the baseline and its scores by the task's metric.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pixel_regression(task: Any) -> Sequence[Scored]:
 
 
 def predict(model: Any, examples: Any, labels: np.ndarray, asked: Any) -> np.ndarray | None:
-    """Fit a scikit-learn model and return its predictions; None if there is only one label."""
+    """Fit a scikit-learn model and return its predictions. With only one label, return None."""
     if len(np.unique(labels)) < 2:
         return None
     with warnings.catch_warnings():
@@ -66,7 +66,7 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 def bag_of_words(task: Any) -> Sequence[Scored]:
     """Score a linear model of a text's words.
 
-    For pairs, it is a model of the shared and the different words.
+    For pairs of texts, the model compares the words of both.
     """
     from magneto.language.classification import number_scores, word_baseline
 
@@ -104,10 +104,10 @@ def predict_by_words(
     least: int = 1,
     number: bool = False,
 ) -> np.ndarray | None:
-    """Return the predictions of a linear model of tf-idf weighted words and word pairs.
+    """Return the predictions of a linear model of words and word pairs with tf-idf weights.
 
-    A word must occur in `least` training texts. The result is None if there is one class only, or
-    no such word.
+    Words in fewer than `least` training texts are ignored. Without any other word, or with only one
+    class, the result is None.
     """
     text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)
@@ -125,7 +125,6 @@ def _labels(task: Any, table: Any) -> np.ndarray:
 
 
 def n_grams(task: Any) -> Sequence[Scored]:
-    """Score interpolated trigrams of the model's tokens."""
     train = np.asarray(task.text.train.tokens, np.int64)
     asked = np.asarray(task.text.validation.tokens, np.int64)
     nats = interpolated_nats(train, asked, task.vocabulary())
@@ -155,7 +154,6 @@ def interpolated_nats(train: np.ndarray, asked: np.ndarray, size: int, most: int
 
 
 def _codes(tokens: np.ndarray, order: int, size: int) -> np.ndarray:
-    """Return an integer that identifies each n-gram of `order` tokens."""
     codes = np.zeros(max(len(tokens) - order + 1, 0), np.int64)
     for place in range(order):
         codes = codes * size + tokens[place : place + len(codes)]
@@ -168,7 +166,7 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 def colour_and_place(task: Any) -> Sequence[Scored]:
-    """Score logistic regression that classifies each pixel by its colour and position."""
+    """Score logistic regression of a pixel's class on its colour and position."""
     linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
     from magneto.vision.decoding import BrokenImage
     from magneto.vision.segmentation import confusion, read_pair, segmentation_scores

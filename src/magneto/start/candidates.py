@@ -1,4 +1,4 @@
-"""Tasks that fit a source, found by its folders, files and columns.
+"""Tasks that fit a source, which its folders, files and columns decide.
 
 Use::
 
@@ -43,8 +43,8 @@ PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "q
          ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
 TEXTS = (".txt",)
-# Mean number of texts per folder from which folders are likely classes; folders with one author's
-# books each have fewer.
+# With this many texts per folder on average, folders are likely classes. Folders with the books of
+# one author have fewer texts.
 TEXTS_EACH = 20
 # Longest column name; a longer one is a value of the first row.
 MAX_NAME_LENGTH = 40
@@ -68,7 +68,7 @@ def candidates(source: str) -> list[Candidate]:
     """
     found = parse_source(source)
     if found.kind == "builtin":
-        raise ValueError(f"{source} is built in: `magneto recipes` lists its recipes")
+        raise ValueError(f"{source} is built in: `magneto recipes` lists recipes for it")
     if found.kind == "hf":
         return table_candidates(first_table(source))
     stem = user_path(source)
@@ -92,7 +92,6 @@ def first_table(source: str) -> Table:
 
 
 def folder_candidates(folder: Path, source: str) -> list[Candidate]:
-    """Return the tasks that fit a folder, by known layouts, tables and kinds of files."""
     files = list(walk_files(folder))
     names = {path.name for path in files}
     if any(map(VQA_QUESTIONS.fullmatch, names)):
@@ -107,7 +106,7 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
     if any(path.with_suffix(".txt") in paths for path in by_kind["audio"]):
         return [Candidate("transducer", "recordings with a .txt file beside each")]
     if has_masks(folder, by_kind["image"]):
-        return [Candidate("segmentation", "a folder of images and one of masks")]
+        return [Candidate("segmentation", "a folder of images and a folder of masks")]
     if has_parquet(folder) or any(path.suffix == ".tar" for path in files):
         return table_candidates(first_table(source))
     if codes := parallel_files(files):
@@ -136,14 +135,13 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
         labelled = Candidate("text-classification", f"texts in {len(classes)} folders")
         few = len(texts) < TEXTS_EACH * len(classes)
         return [*as_text, labelled] if few else [labelled, *as_text]
-    audio = f". Its {len(by_kind['audio'])} recordings have no transcripts: add a .txt file of the"
-    audio += " same name beside each, or use a table with columns audio and text"
+    audio = f". The {len(by_kind['audio'])} recordings have no transcripts: add a .txt file of the"
+    audio += " same name beside each recording, or use a table with columns audio and text"
     raise ValueError(f"no task fits {folder}: it has no images, tables or texts"
                      f"{audio if by_kind['audio'] else ''}")  # fmt: skip
 
 
 def has_masks(folder: Path, images: Iterable[Path]) -> bool:
-    """Return whether there are image and mask folders, or a split's folder and its mask folder."""
     with_images = {path.relative_to(folder).parts[0].lower() for path in images}
     of_splits = any(f"{split}{suffix}" in with_images
                     for split in with_images for suffix in MASK_SUFFIXES)  # fmt: skip
@@ -153,7 +151,7 @@ def has_masks(folder: Path, images: Iterable[Path]) -> bool:
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
     """Return the names of the folders that contain files.
 
-    If the top folders are splits, these are the names one level below.
+    If the top folders are splits, these are the folders one level below.
     """
     from magneto.language.labelled_texts import WITHOUT_LABELS
 
@@ -182,7 +180,6 @@ def translation_candidate(languages: Sequence[str]) -> Candidate:
 
 
 def language_modelling(reason: str, column: str = "text") -> list[Candidate]:
-    """Return the candidates for unlabelled text; in a table, `column` has the text."""
     options = {} if column == "text" else {"data.text_field": column}
     return [Candidate(task, reason, options) for task in ("causal-lm", "masked-lm")]
 
@@ -192,7 +189,6 @@ def captions(reason: str) -> list[Candidate]:
 
 
 def table_candidates(table: Table) -> list[Candidate]:
-    """Return the tasks that fit the columns of a table."""
     kinds = {name: column_kind(table, name) for name in table.columns}
     check_header(table, kinds)
 
@@ -214,7 +210,7 @@ def table_candidates(table: Table) -> list[Candidate]:
     if images and truth and kinds.get(statement := named("statement", "text") or "") == "text":
         options = {"data.question_column": statement, "data.answer_column": truth}
         if {str(value).lower() for value in first_values(table, truth)} == {"true", "false"}:
-            reason = f"an image, a {statement} and whether it is true"
+            reason = f"an image, a {statement} and a label (true or false)"
             return [Candidate("visual-question-answering", reason, options)]
     if images:
         image = {} if named("image", "image") else {"data.image_column": images[0]}
@@ -226,7 +222,7 @@ def table_candidates(table: Table) -> list[Candidate]:
         numbers = first_values(table, label) if label and kinds[label] == "number" else ()
         if not all(float(value).is_integer() for value in numbers if value not in (None, "")):
             raise ValueError(f"{table.where}: image labels in {abbreviate(label)} are fractional "
-                             "numbers. Image classification needs classes; the page 'A new task' "
+                             "numbers. Image classification needs classes. The page 'A new task' "
                              "shows a task that predicts numbers.")  # fmt: skip
         by_label = Candidate("image-classification", f"an image and a {label}", image | named_so)
         both = captions(f"an image and a {text}") if text and text != label else []
@@ -244,7 +240,7 @@ def table_candidates(table: Table) -> list[Candidate]:
 
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
-    """Raise ValueError if a table's first line is not a header; the message proposes a header."""
+    """Raise ValueError if a table's first line is not a header. The message proposes a header."""
     if not kinds:
         raise ValueError(f"{table.where} is empty")
     names = [name.strip() for name in kinds]
@@ -264,7 +260,6 @@ def check_header(table: Table, kinds: Mapping[str, str]) -> None:
 def text_candidates(
     table: Table, kinds: Mapping[str, str], text: str | None, label: str | None
 ) -> list[Candidate]:
-    """Return the tasks that fit a table of texts and labels."""
     plain = {name.strip().lower(): name for name in table.columns}
     options: dict[str, Any] = {}
     for first, second in PAIRS:

@@ -1,22 +1,24 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
 **Accuracy.** Each annotator is left out once. The answer then scores 1/3 for each other annotator
-who gave it, at most 1. The accuracy is the mean of these scores. With ten annotators the accuracy
-is 0, 0.3, 0.6 or 0.9 if 0, 1, 2 or 3 of them gave the answer, and 1 if more did. Answers are
-normalised before they are compared: punctuation and articles are removed, letters become lower
-case, number words become digits, and contractions get their apostrophes. For comparable scores the
-rules are those of the evaluation code of VQA's authors (GT-Vision-Lab/VQA, commit a013f00), with
-its oddities:
+with the same answer, but at most 1. The accuracy is the mean of these scores. With ten annotators,
+the accuracy is 0, 0.3, 0.6 or 0.9 if 0, 1, 2 or 3 annotators gave the answer. If more annotators
+gave the answer, the accuracy is 1.
 
-- A punctuation mark is replaced by a space, or removed if it is beside a space anywhere in the
-  answer. All marks are removed if the answer has a comma between two digits.
-- A full stop is removed unless a digit follows it ("1.5" stays, "1." becomes "1"). At most 32 full
+**Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
+removed. Letters become lower case. Number words become digits. Contractions get their apostrophes.
+The rules are those of the official evaluation code (GT-Vision-Lab/VQA, commit a013f00). This code
+has some odd rules:
+
+- If the answer has a comma between two digits, all punctuation marks are removed. In other answers,
+  a mark is removed if the answer has this mark beside a space. Other marks become spaces.
+- A full stop is removed unless a digit follows: "1.5" stays, "1." becomes "1". At most 32 full
   stops are removed.
-- "none" is a number word, so it becomes "0".
+- "none" is a number word and becomes "0".
 
-**Answer list.** VQA v2's 3129 answers are the normalised majority answers that occur at least nine
-times in the training and validation annotations, in the order of their first occurrence. This is
-the order of the rows in the head of released checkpoints.
+**Answer list.** VQA v2's list has 3129 answers. They are the normalised majority answers that occur
+at least nine times in the training and validation annotations. The order is that of the first
+occurrence. The head of released checkpoints has the same order.
 """
 
 from __future__ import annotations
@@ -58,23 +60,21 @@ CONTRACTED = re.findall(
     you've
 """,
 )
-"""Contractions. If their apostrophe is missing, normalisation inserts it."""
+"""If the apostrophe of one of these contractions is missing, normalisation inserts it."""
 
 When = Literal["where_annotators_disagree", "always"]
 """Condition for the normalisation of answers.
 
-The official evaluation normalises only the answers to questions on which the annotators disagree.
-If all annotators give the same answer, such as the text of a sign, the prediction must have the
-same spelling.
-"""
+The official evaluation normalises only answers to questions on which the annotators disagree. If
+all annotators give the same answer, a right prediction must have the same spelling."""
 # Number of other annotators with the same answer that make it right.
 ENOUGH = 3
 Lookup = Literal["raw", "normalised"]
-"""How an annotator's answer is looked up in the answer list: "raw" (as written) or "normalised".
+"""How an annotator's answer is searched in the answer list: "raw" (as written) or "normalised".
 
-BEiT-3's released code looks up raw answers, although its list contains normalised answers."""
+BEiT-3's released code searches raw answers, although its list contains normalised answers."""
 ANNOTATORS = 10
-"""Number of annotators of a question. A single answer counts as the answer of all of them."""
+"""Number of annotators of a question. A single answer counts as if all of them gave it."""
 # Target of an answer by the number of annotators who gave it: its accuracy.
 CREDIT = (0.0, 0.3, 0.6, 0.9, 1.0)
 
@@ -92,7 +92,7 @@ CONTRACTIONS = {
 
 @lru_cache(maxsize=1 << 18)
 def normalise_answer(answer: str) -> str:
-    """Normalise an answer by the rules of the official evaluation (see the module)."""
+    """Normalise an answer by the official rules (see the module docstring)."""
     joined = COMMA_IN_NUMBER.search(answer) is not None
     found = answer
     for mark in PUNCTUATION:
@@ -106,7 +106,7 @@ def normalise_answer(answer: str) -> str:
 def question_accuracy(
     answer: str, annotators: Sequence[str], when: When = "where_annotators_disagree"
 ) -> float:
-    """Return the official accuracy (0 to 1) of an answer. `annotators` are all their answers."""
+    """Return the official accuracy (0 to 1) of an answer, given all annotators' answers."""
     answer, known = tidy(answer), [tidy(one) for one in annotators]
     if when == "always" or len(set(known)) > 1:
         answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]
@@ -121,7 +121,7 @@ def question_accuracy(
 def answerable(
     questions: Iterable[Sequence[str]], known: Iterable[str], when: When
 ) -> Iterator[bool]:
-    """Yield, for each question, whether any answer in `known` scores above 0."""
+    """Yield whether any answer in `known` scores above 0, for each question."""
     written = {tidy(answer) for answer in known}
     normalised = {normalise_answer(answer) for answer in written}
     for annotators in questions:
@@ -169,7 +169,7 @@ def for_lookup(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
 
 
 def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup: Lookup) -> float:
-    """Return which share of the annotators' answers is in the list `known`; 0 without answers."""
+    """Return the share of annotators' answers that are in the list `known` (0 without answers)."""
     answers, total, found = {*known}, 0, 0
     for annotators in questions:
         total += len(annotators)
@@ -180,8 +180,8 @@ def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup
 def read_answers(name: str) -> list[str]:
     """Read an answer list from a file.
 
-    The file contains a JSON list (as in a run's assets), one answer in each line, or in each line a
-    JSON object with "answer" and "label" (BEiT-3's answer2label.txt).
+    The file may be a JSON list, or have one answer in each line. It may also be BEiT-3's
+    answer2label.txt, whose lines are JSON objects with "answer" and "label".
 
     Raises:
         ValueError: If the list is empty or has duplicates, or if labels are not 0, 1, 2 and so on.
@@ -192,7 +192,7 @@ def read_answers(name: str) -> list[str]:
         found = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
     if not found or not all(isinstance(answer, str) for answer in found):
         raise ValueError(
-            f"{path} is not an answer list: it is empty or has an item that is no text"
+            f"{path} is not an answer list: it is empty or has an item that is not a text"
         )
     twice = [answer for answer, count in Counter(found).items() if count > 1]
     if twice:
@@ -217,8 +217,8 @@ def gather_targets(
 ) -> Any:
     """Return the target of each answer in the list, for each question.
 
-    The result is a `scipy.sparse.csr_array`, float32 (questions, answers). Its entries are the
-    accuracies of answers that an annotator gave, from 0.3 to 1.
+    The result is a `scipy.sparse.csr_array`, float32 (questions, answers). The target of an answer
+    is its accuracy.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     order = {answer: number for number, answer in enumerate(answers)}
@@ -236,9 +236,9 @@ def gather_targets(
 def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[str]) -> np.ndarray:
     """Return a question-only baseline's answer to each question in `asked`, int64 (asked,).
 
-    `texts` and `targets` are those of the training questions. The answer has the highest sum of
-    targets over the training questions with the same words. If no training question has the same
-    words, the sum is over all training questions. Of answers with equal sums the first is returned.
+    `texts` and `targets` are those of the training questions. The baseline chooses the answer with
+    the highest sum of targets over all training questions with the same words. If there is no such
+    question, it sums over all training questions.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

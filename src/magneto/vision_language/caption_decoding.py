@@ -1,6 +1,6 @@
-"""Decoding of captions from left to right: attention mask, greedy search and beam search.
+"""Decoding of captions from left to right, by greedy search or beam search.
 
-Image tokens attend to each other. A word attends to the image, to earlier words and to itself
+Image tokens attend to image tokens. A word attends to the image, to earlier words and to itself
 (BEiT-3, section 3.3). To predict the next word, a `<mask>` is appended to the words so far.
 """
 
@@ -21,7 +21,7 @@ from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
-    """Return `packing` with a mask: no word attends to later words, and no image to words."""
+    """Return `packing` with a mask: images do not attend to words, nor words to later words."""
     place = torch.arange(packing.length, device=packing.vision_place.device)
     query, key = place[:, None], place[None]
     # Padding follows all words, which do not attend to it.
@@ -34,17 +34,17 @@ class CaptionSearch:
     """Parameters of a beam search for captions. Defaults are those of BEiT-3's released code."""
 
     beams: Beams = 3
-    """Number of beams. With 1 beam the words are those of greedy search, but the caption may be
-    shorter."""
+    """Number of beams. 1 beam gives the words of greedy search, but may end the caption earlier."""
     length_penalty: float = 0.6
-    """Exponent of the length by which a caption's sum of log-probabilities is divided."""
+    """The score of a caption is the sum of its log-probabilities, divided by its length to this
+    power."""
 
 
 @dataclass(frozen=True)
 class CaptionWriter:
-    """Writes captions with an `ImageCaptioner` in evaluation mode. DDP or FSDP may wrap it.
+    """Writes captions with an `ImageCaptioner` in evaluation mode, which DDP or FSDP may wrap.
 
-    Every step encodes the image and all words again, because there is no cache.
+    There is no cache: every step encodes the image and all words again.
     """
 
     model: nn.Module
@@ -52,10 +52,9 @@ class CaptionWriter:
     tokenizer: Tokenizer
 
     def greedy(self, images: Tensor) -> Tensor:
-        """Return captions by greedy search. The CPU does not wait for the GPU.
+        """Return captions by greedy search, (images, max_length - 1).
 
-        The result contains the tokens after `<s>`, (images, max_length - 1). Tokens after the first
-        `</s>` are meaningless.
+        `<s>` is left out. Tokens after the first `</s>` are meaningless.
         """
         written = torch.full((len(images), 1), self.tokenizer.begin, device=images.device)
         for _ in range(self.config.longest_text - 1):
@@ -91,9 +90,9 @@ class CaptionWriter:
     def _search_one(self, image: Tensor, how: CaptionSearch) -> list[int]:
         """Return the best caption of one image (1, channels, height, width).
 
-        The score is the sum of the log-probabilities of the tokens, including `</s>`, divided by
-        (number of tokens) ** `length_penalty`. A caption of the largest length counts as finished,
-        as in BEiT-3's code.
+        The score of a caption is the sum of the log-probabilities of its tokens, including `</s>`,
+        divided by (number of tokens) ** `length_penalty`. As in BEiT-3's code, a caption of maximum
+        length counts as finished without `</s>`.
         """
         end, most = self.tokenizer.end, self.config.longest_text - 1
         written = torch.full((1, 1), self.tokenizer.begin, device=image.device)
@@ -125,17 +124,14 @@ class CaptionWriter:
     def _is_finished(
         self, ended: list[tuple[float, list[int]]], best: float, length: int, how: CaptionSearch
     ) -> bool:
-        """Return whether no unfinished caption can still become one of the best captions.
-
-        `best` is the largest sum of log-probabilities. Sums only decrease with more tokens.
-        """
+        # No unfinished caption can exceed `reachable`, since more tokens only lower the sum.
         longest = max(length + 1, self.config.longest_text - 1)
         reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
         return len(ended) == how.beams and ended[-1][0] >= reachable
 
 
 def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
-    """Return the samples of image-text pairs whose texts have equal length, (pairs, length)."""
+    """Return samples of image-text pairs with texts of equal length, (pairs, length)."""
     count, length = tokens.shape
     numbers = torch.arange(count, device=tokens.device)
     places = torch.arange(count * (image_tokens + length), device=tokens.device).view(count, -1)

@@ -1,11 +1,11 @@
 """Image captioning from left to right, and its metric CIDEr-D.
 
-CIDEr-D (arXiv 1411.5726, section 4.1) measures the agreement of a caption with reference captions.
-For each n from 1 to 4, a vector with a weight for each n-gram represents a caption. The weight is
-the n-gram's count times its inverse document frequency among the references of all images, so a
-score depends on the whole set of images. The similarity to a reference is the cosine of the two
-vectors, with counts clipped to those of the reference. A difference in length reduces it by a
-factor. The score is 10 times the mean similarity over n and references.
+CIDEr-D (arXiv 1411.5726, section 4.1) compares a caption with reference captions by n-grams, for n
+from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. This
+frequency is that among the references of all images, so a score depends on the whole set. The
+similarity of two captions is the cosine of their vectors of weights, with counts clipped to those
+of the reference. Captions of different length get a lower similarity. The score is 10 times the
+mean similarity over n and over the references.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class ImageCaptioning(CaptionedTask):
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Mask tokens of a caption, and return the caption and the positions of masked tokens.
+        """Mask tokens of a caption. Return the caption and the positions of masked tokens.
 
-        `row` contains the tokens from `<s>` to `</s>`. At least one token after `<s>` is masked,
-        which may be `</s>`.
+        `row` contains the tokens from `<s>` to `</s>`. At least one token is masked. It may be
+        `</s>`, but not `<s>`.
         """
         count = max(1, round(self.data_config.mask_ratio * (len(row) - 1)))
         chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))
@@ -67,14 +67,12 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Mask words of captions. Each key seeds the random choice for one caption.
+        """Mask words of captions. Each key seeds the masks of one caption.
 
         Returns:
-            Parts of a batch, and the number of masked words of each caption. The parts are:
-
-            - "samples": packed pairs with a left-to-right mask.
-            - "words": indices of the masked words among the language tokens.
-            - "targets": tokens that were masked.
+            Parts of a batch, and the number of masked words of each caption. "samples" are packed
+            pairs with a left-to-right mask. "words" are the indices of masked words among the
+            language tokens. "targets" are the tokens that were masked.
         """
         both = [self.hidden(text, np.random.default_rng(list(key)))
                 for text, key in zip(texts, keys, strict=True)]  # fmt: skip
@@ -93,8 +91,8 @@ class ImageCaptioning(CaptionedTask):
     def finish(self, seed: int) -> Finish:
         """Return a function that adds captions to a batch. Every epoch masks other words.
 
-        A batch has "images", the parts of `mask_words`, and "broken". A pair whose image cannot be
-        read is replaced by another pair. "broken" is the number of masked words in the new pairs.
+        Another pair replaces a pair with an unreadable image. "broken" is the number of masked
+        words in such replacements.
         """
         captions = self.train_captions
 
@@ -124,9 +122,9 @@ class ImageCaptioning(CaptionedTask):
         return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss. It logs "nll", the loss without label smoothing, and "broken".
+        """Return the loss. Logs are "nll", the loss without label smoothing, and "broken".
 
-        "broken" is the share of masked words in pairs that replace unreadable ones.
+        "broken" is the share of masked words in pairs that replace pairs with an unreadable image.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
@@ -140,8 +138,8 @@ class ImageCaptioning(CaptionedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss" per masked word, and "cider", the mean CIDEr-D of greedy captions.
 
-        Papers report 100 times this number. If images are unreadable, "broken" is their number, and
-        their captions are empty.
+        Papers report 100 times this CIDEr-D. "broken" is the number of unreadable images, if there
+        are any. Their captions are empty.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
         captions = [
@@ -250,8 +248,8 @@ Vector = dict[Ngram, float]
 def caption_words(text: str) -> list[str]:
     """Return the words of a caption in lower case, without punctuation.
 
-    The rules are those of the official code's Java tokenizer. For example, "don't" is two words,
-    "left-hand", "1,000" and "b&w" are one word each, and "&" and "%" stay. Its rules for British
+    The rules are those of the Java tokenizer of the official code: "don't" is two words,
+    "left-hand", "1,000" and "b&w" are one word each, and "&" and "%" stay. Rules for British
     spellings, web and mail addresses, telephone numbers, markup and emoticons are not implemented.
     """
     words: list[str] = []
@@ -277,7 +275,7 @@ def ngrams(words: Sequence[str]) -> Counter[Ngram]:
 def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
     """Return the CIDEr-D score of each image's caption, given the image's reference captions."""
     if not all(references):
-        raise ValueError("CIDEr needs at least one reference caption of every image")
+        raise ValueError("CIDEr needs at least one reference caption for each image")
     known = [[ngrams(caption_words(text)) for text in texts] for texts in references]
     images_with: Counter[Ngram] = Counter(ngram for texts in known for ngram in set().union(*texts))
     rarity = math.log(len(references))
@@ -300,8 +298,7 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[
 
 
 def count_bigrams(counts: Counter[Ngram]) -> int:
-    """Return the number of bigrams of a caption. The official code uses it as the length."""
-    return sum(count for ngram, count in counts.items() if len(ngram) == 2)
+    return sum(count for ngram, count in counts.items() if len(ngram) == 2)  # the official length
 
 
 def similarity(mine: Sequence[Vector], other: Sequence[Vector], longer: int) -> float:

@@ -29,7 +29,6 @@ QUERIES, RETRIEVED = 4, 3
 
 
 def some_rows(task: PairTask) -> np.ndarray:
-    """Return a few validation rows whose texts differ and have words, int64."""
     texts, tokens = task.splits.validation.values(task.column), task.validation_tokens
     first: dict[str, int] = {}
     for row in evaluation_order(len(tokens))[:SEARCHED_ROWS].tolist():
@@ -45,10 +44,10 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Draw the attention of words to image patches, for a few texts; [] if there are no texts.
+    """Draw the attention of words to image patches for a few texts. Without texts, return [].
 
-    `heading` is called with a validation row and the index of the model's answer. It returns a
-    heading. `sides` are the names of the images in each row.
+    `heading` takes a validation row and the index of the model's answer, and returns a heading.
+    `sides` are the names of the images of a row.
     """
     rows, config = some_rows(task), model.config
     if not len(rows):
@@ -86,18 +85,18 @@ def attention_figure(
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation rows with their text, the model's answer and the right answer. After the image "
-        "comes a copy for each word. In the copy, patches with less attention from the word are "
-        f"darker. Attention is the mean of all heads of layer {layer + 1} of {config.layers}. "
-        f"{share:.0%} of these words' attention goes to patches, the rest to words and the class "
-        f"token.{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
+        "Validation rows with text, the model's answer and the right answer. The image is followed "
+        "by one copy for each word. The less a word attends to a patch, the darker the patch is. "
+        f"Attention is the mean over all heads of layer {layer + 1} of {config.layers}. "
+        f"{share:.0%} of the attention of these words goes to patches. The rest goes to words and "
+        "to the class token."
+        f"{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
     )
     picture = image_panels(sections, 1 + ACROSS, side=1.15)
     return [Figure("attention", "Attention of words to image patches", caption, picture)]
 
 
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Darken patches with little attention. Return an image, uint8 (height, width, channels)."""
     shares = weights / max(float(weights.max()), 1e-9)
     down, across = image.shape[0] // weights.shape[0], image.shape[1] // weights.shape[1]
     light = DARKEST + (1 - DARKEST) * shares.repeat(down, 0).repeat(across, 1)
@@ -105,7 +104,7 @@ def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def readable_rows(rows: ImageSplit) -> list[int]:
-    """Return a few rows with a readable image, the same ones in every call."""
+    """Return a few rows with a readable image. Every call returns the same rows."""
     found: list[int] = []
     for row in evaluation_order(len(rows)).tolist():
         with suppress(BrokenImage):

@@ -1,6 +1,6 @@
 """Base classes of vision-language fine-tuning: pre-trained encoders, pairs and captions.
 
-A folder that `magneto export` or `magneto convert` wrote can take the place of a pre-trained run.
+A pre-trained run may also be a folder that `magneto export` or `magneto convert` wrote.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ SHARED_FIELDS = frozenset(
     [*(field.name for field in fields(MultiwayConfig)), "patch_size", "channels", "embedding_scale"]
 ) - {"max_length"}
 NO_ANSWER = -1
-"""Index of the answer if the image could not be read. It never counts as right."""
+"""Index of the answer for an image that cannot be read. It always counts as wrong."""
 
 
 def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
-    """Return the path of the pre-trained run's tokenizer, and the run's normalisation of images."""
     run = pretrained_run(config)
     if not is_exported(run):
         held_config(run)
@@ -80,9 +79,8 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:
     """Return the encoder weights of the pre-trained run, and a summary of what was loaded.
 
-    Names are those of `model`, which must have its encoder as attribute `encoder`. Positions are
-    interpolated to the model's shapes. The model's values are not used, so it may be on the "meta"
-    device.
+    Names and shapes are those of `model`, whose encoder must be stored as `encoder`. `model` may be
+    on the "meta" device.
 
     Raises:
         ValueError: If the run has no encoder, or an encoder of other shapes.
@@ -112,12 +110,10 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
 
 
 def is_exported(folder: Path) -> bool:
-    """Return whether a folder is an exported or converted model rather than a run."""
     return (folder / CONFIG).is_file() and not (folder / "recipe.yaml").is_file()
 
 
 def held_config(run: Path) -> Any:
-    """Return the configuration of the model in a run or in an exported folder."""
     if not is_exported(run):
         held = resolved_recipe(run, {}).model
         if not isinstance(held, VisionLanguageConfig):
@@ -151,7 +147,6 @@ class FineTunedTask(ImageTextTask):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer. "auto" is replaced by the pre-trained run's tokenizer or "bpe"."""
         name, begun = self.data_config.tokenizer, self.model_config.pretrained
         if name == "auto":
             return pretrained_inputs(self.model_config)[0] if begun else "bpe"
@@ -176,7 +171,6 @@ class FineTunedTask(ImageTextTask):
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
     def _derived_length(self) -> int:
-        """Return a length that fits the training texts, at most that of the pre-trained run."""
         run, texts = self.shared_input(), list(self.training_texts())
         most = run[1].max_length if run else self.model_config.longest_text
         sample = [texts[number] for number in evenly_spaced(len(texts), LENGTH_SAMPLE)]
@@ -202,10 +196,9 @@ class FineTunedTask(ImageTextTask):
 
     @abstractmethod
     def tokenise(self, split: str, rows: ImageSplit) -> Any:
-        """Return, for each row, the tokens of its text or of its texts."""
+        """Return the tokens of each row's text or texts."""
 
     def transform(self, augmentation: AugmentationConfig | None = None) -> Transform:
-        """Return a function that transforms a picture into the model's input."""
         return WholeImage(self.input_format, augmentation)
 
     @cached_property
@@ -223,16 +216,16 @@ class FineTunedTask(ImageTextTask):
         return evaluation_images(held, self.transform(), blank, EVALUATION_BATCH, finish)
 
     def validation_rows(self, limit: int | None = None) -> np.ndarray:
-        """Return the indices of rows in the first `limit` validation batches (None: all)."""
+        """Return the indices of the rows in the first `limit` validation batches (None: all)."""
         return np.concatenate([*islice(self.validation_batches().plans, limit)])
 
     @abstractmethod
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add texts and targets to a validation batch with "images", "rows" and "broken"."""
+        """Add texts and targets to a validation batch, which has "images", "rows" and "broken"."""
 
     @cached_property
     def suffix(self) -> list[int]:
-        """Tokens between a text's words and `</s>`: one mask token, or []."""
+        """Tokens after the words and before `</s>`: one mask token, or []."""
         if not self.model_config.ends_in_mask:
             return []
         if self.tokenizer.mask is None:
@@ -273,11 +266,11 @@ class FineTunedTask(ImageTextTask):
 
 
 class PairTask(FineTunedTask):
-    """Base of tasks whose model reads a text with its images and chooses a label.
+    """Base of tasks whose model reads a text with images and chooses a label.
 
     Attributes:
-        column: Column of the text. `data.input` has this value if the model reads only the text.
-        credit: Name in logs and scores of the result of `credits`.
+        column: Column of the text. If `data.input` is this name, the model reads only the text.
+        credit: Name of the result of `credits` in logs and scores.
     """
 
     primary_metric = "accuracy"
@@ -299,7 +292,7 @@ class PairTask(FineTunedTask):
 
     @abstractmethod
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
-        """Return the targets of training rows, or of validation rows if `validation`."""
+        """Return the targets of rows of the training or validation split."""
 
     @abstractmethod
     def blank_targets(self, count: int) -> Tensor:
@@ -311,7 +304,7 @@ class PairTask(FineTunedTask):
 
     @abstractmethod
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the score of each row's most probable label, (rows,)."""
+        """Return the score of the most probable label of each row, (rows,)."""
 
     def finish(self, seed: int) -> Finish:
         tokens = self.train_tokens
@@ -332,8 +325,8 @@ class PairTask(FineTunedTask):
     ) -> dict[str, Any]:
         """Return a batch with "samples" (pairs of each image with its text) and "targets".
 
-        "images" are (rows * images_together, channels, height, width). Of two images of a row, the
-        left one comes first.
+        "images" are (rows * images_together, channels, height, width). If a row has two images, the
+        left image comes first.
         """
         paired = [text for text in texts for _ in range(self.images_together)]
         return {
@@ -352,9 +345,10 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss. It logs the credit and "broken", the share of rows that replace others.
+        """Return the loss. Logs are the credit and "broken".
 
-        A row is replaced if its image cannot be read.
+        Another row replaces a row with an unreadable image. "broken" is the share of such
+        replacements.
         """
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),
@@ -375,10 +369,9 @@ class PairTask(FineTunedTask):
 
     @abstractmethod
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the names of the labels, and the probabilities of the labels (rows, labels)."""
+        """Return the names of the labels, and the probabilities (rows, labels)."""
 
     def framed_whole(self, text: str) -> np.ndarray:
-        """Return a text's tokens without truncation; raise ValueError if it is too long."""
         (tokens,) = self.tokenizer.encode([text])
         if len(tokens) > self.max_text_tokens:
             raise ValueError(f"the {self.column} has {len(tokens)} tokens, more than the model's "
@@ -387,10 +380,10 @@ class PairTask(FineTunedTask):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
-        """Return the labels of images with texts, the most probable first.
+        """Return the labels of images with texts, the most probable label first.
 
-        `inputs` contains an item for each image. The images of one text must be neighbours, the
-        left one first, and each gets the prediction of the text.
+        `inputs` has one item for each image. If a text has two images, they must follow each other,
+        the left image first. Both get the prediction of the text.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.
@@ -404,13 +397,13 @@ class PairTask(FineTunedTask):
 
 
 class CaptionedTask(FineTunedTask):
-    """Base of tasks over images with captions. Their data is a `CaptionDataConfig`."""
+    """Base of tasks over images with captions. The data section must be a `CaptionDataConfig`."""
 
     words, rows = "captions", "images"
 
     @cached_property
     def splits(self) -> ImageSplits:
-        """Images with their captions. Of built-in scenes with the same caption, one is kept."""
+        """Images with captions. Of built-in scenes with the same caption, only one is used."""
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":
             return found
@@ -434,7 +427,6 @@ class CaptionedTask(FineTunedTask):
 
 
 def distinct(rows: ImageSplit) -> ImageSplit:
-    """Return rows with different captions: of rows with the same captions, only the first."""
     captions = rows.values("captions")
     first = {own: row for row, own in reversed([*enumerate(captions)])}
     return rows.take(np.array(sorted(first.values()), np.int64))

@@ -1,8 +1,4 @@
-"""Multiway encoder of images, texts and image-text pairs, and the tasks' models with this encoder.
-
-The field `pooling` of a model's configuration names the features that its head reads (see
-`magneto.vision_language.config`).
-"""
+"""Multiway encoder of images and texts, and the models that contain this encoder."""
 
 from __future__ import annotations
 
@@ -45,12 +41,12 @@ ANSWERS = ("False", "True")
 LARGEST_SCALE = 100.0
 
 Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
-"""Function that pools features. Its arguments are the image features, the text features and the
-samples of a batch. It returns a vector for each image, or for each text."""
+"""Function of the image features, the text features and the samples of a batch. It returns a vector
+for each image, or for each text."""
 
 
 class VisionEmbedding(nn.Module):
-    """Embedding of images: a class token, then the patches, with learned positions."""
+    """Embedding of images: class token and patches, with learned positions."""
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None) -> None:
         super().__init__()
@@ -64,8 +60,8 @@ class VisionEmbedding(nn.Module):
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
         """Return the vectors (images * image_tokens, width) of images.
 
-        `images` is (images, channels, height, width). `hidden` is True for a masked patch, (images,
-        patches).
+        `images` is (images, channels, height, width). `hidden` is boolean (images, patches) and
+        True for masked patches.
         """
         patches = self.patches(images)
         if self.mask_token is not None:
@@ -89,14 +85,13 @@ class PackedTextEmbedding(nn.Module):
 
 
 class VisionLanguageEncoder(nn.Module):
-    """Embeddings of images and texts, and the Multiway Transformer that reads both.
+    """Embeddings of images and texts, and a Multiway Transformer that reads both.
 
-    A model must have this encoder as attribute `encoder` to be initialised from a pre-trained one.
+    A model that can start from a pre-trained encoder must store this encoder as `encoder`.
 
     Args:
         config: Configuration in which `vocab_size` is set.
-        mask_token: Module that replaces masked patches, which is a `MaskToken` in pre-training.
-            None: patches are never masked.
+        mask_token: Module that replaces masked patches. None: patches are never masked.
     """
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:
@@ -113,29 +108,29 @@ class VisionLanguageEncoder(nn.Module):
         """Encode the samples of a batch.
 
         Args:
-            images: First the images without a text, then the images of pairs, (images, channels,
-                height, width). There may be none.
-            samples: Texts, and packing of images, pairs and texts (see `join_samples`).
-            hidden: True for a masked patch, boolean (images, patches). None: no patch is masked.
+            images: Images (images, channels, height, width). Images without a text come first, then
+                the images of pairs. There may be none.
+            samples: Texts, and the packing of images, pairs and texts (see `join_samples`).
+            hidden: True for masked patches, boolean (images, patches). None: no patch is masked.
 
         Returns:
-            Features of the images (vision tokens, width), which are the class token and the patches
-            of one image after another, and features of the texts (language tokens, width).
+            Features of the vision tokens (vision tokens, width) and of the language tokens
+            (language tokens, width). The vision tokens of an image are the class token and the
+            patches.
         """
         vision, language = self.embed(images, samples, hidden)
         return self.transformer(vision, language, samples.packing)
 
     def embed(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Return the Transformer's inputs for images and texts, each of shape (tokens, width)."""
+        """Return the Transformer's inputs for images and texts, each (tokens, width)."""
         return self.vision_embedding(images, hidden), self.text_embedding(samples)
 
     @torch.no_grad()
     def attention_weights(self, images: Tensor, samples: Samples, layer: int = -1) -> Tensor:
-        """Return the attention weights of a layer. Layers count from 0; -1 is the last one.
+        """Return the attention weights of a layer, (samples, heads, queries, keys).
 
-        The weights are (samples, heads, queries, keys). Both queries and keys are the tokens of a
-        sample. In a pair, the `image_tokens` tokens of the image come first, beginning with the
-        class token. The tokens of the text follow.
+        Layer -1 is the top layer. In a pair, the tokens of the image come before the tokens of the
+        text.
         """
         layer = layer % len(self.transformer.layers)
         vision, language = self.embed(images, samples)
@@ -147,11 +142,12 @@ def interpolate_positions(
 ) -> dict[str, Tensor]:
     """Return the tensors of an encoder, with positions for another image size or shorter texts.
 
-    Position embeddings of patches are interpolated (bicubic) as in the released BEiT-3. That of the
-    class token is unchanged. Of text positions, the first `new.max_length` are used.
+    Position embeddings of patches are interpolated (bicubic), as in the released BEiT-3. The
+    position embedding of the class token stays the same. The first `new.max_length` text positions
+    are kept.
 
     Raises:
-        ValueError: If texts of `new` are longer than those of `old`.
+        ValueError: If texts of `new` are longer than texts of `old`.
     """
     if new.max_length > old.max_length:
         raise ValueError(f"its texts have at most {old.max_length} tokens: give "
@@ -166,22 +162,18 @@ def interpolate_positions(
 
 
 def first_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the feature of each image's class token, (images, width)."""
     return vision.index_select(0, samples.image_starts)
 
 
 def mean_of_image(image_tokens: int, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the mean feature of each image's patches, (images, width)."""
     return vision.unflatten(0, (-1, image_tokens))[:, 1:].mean(dim=1)
 
 
 def first_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the feature of each text's `<s>`, (texts, width)."""
     return language.index_select(0, samples.text_starts)
 
 
 def mean_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the mean feature of each text's tokens, including `<s>` and `</s>`, (texts, width)."""
     starts, ends = samples.text_starts[:, None], samples.text_ends[:, None]
     places = torch.arange(len(language), device=language.device)
     own = (places >= starts) & (places <= ends)
@@ -190,21 +182,20 @@ def mean_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
 
 
 def mask_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the feature of the `<mask>` before each text's `</s>`, (texts, width)."""
     return language.index_select(0, samples.text_ends - 1)
 
 
 def pool_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> Tensor:
-    """Return the pooled features of each image-text pair, concatenated (pairs, parts * width)."""
+    """Return the pooled features of image-text pairs, (pairs, parts * width)."""
     vision, language = streams
     read = torch.cat([part(vision, language, samples) for part in parts], dim=-1)
-    # The head may leave a modality unread. The empty sum gives that modality's top layer gradients
-    # of zeros: ranks would wait for missing ones.
+    # The head may not read one modality. Adding an empty sum gives the top layer of that modality
+    # gradients of zeros. Without gradients, ranks would wait for them.
     return read + vision[:0].sum() + language[:0].sum()
 
 
 class MaskedDataModel(nn.Module):
-    """Pre-training model: an encoder, and linear heads for masked patches and for masked words."""
+    """Pre-training model: an encoder, one head for masked patches and one for masked words."""
 
     def __init__(self, config: MaskedDataModelConfig) -> None:
         super().__init__()
@@ -224,17 +215,15 @@ class MaskedDataModel(nn.Module):
     ) -> Any:
         """Return logits, or losses if both `codes` and `words` are given.
 
-        For losses, logits are computed in chunks.
-
         Args:
             images: Images (images, channels, height, width).
-            masked: Samples with their masked patches and words.
+            masked: Samples with masked patches and masked words.
             codes: Target code of each masked patch (masked patches,); -100 for no target.
             words: Target token of each masked word (masked words,); -100 for no target.
 
         Returns:
-            Logits of the patches (masked patches, codes) and of the words (masked words,
-            vocab_size); or the summed cross-entropies of the patches and of the words.
+            Two logits: of patches (masked patches, codes) and of words (masked words, vocab_size).
+            With targets, two summed cross-entropies: of patches and of words.
         """
         vision, language = self.encoder(images, masked.samples, masked.hidden)
         # A class token precedes each image's patches.
@@ -252,11 +241,7 @@ class MaskedDataModel(nn.Module):
 
 
 class QuestionAnswerer(nn.Module):
-    """BEiT-3's model of visual question answering: encoder, pooler and answer head.
-
-    In BEiT-3 the pooler reads the feature of the image's class token. The field `pooling` of the
-    configuration selects another feature.
-    """
+    """BEiT-3's model of visual question answering: encoder, pooler and answer head."""
 
     def __init__(self, config: QuestionAnsweringConfig) -> None:
         super().__init__()
@@ -287,8 +272,7 @@ class VisualReasoner(nn.Module):
     """BEiT-3's model of visual reasoning about two images.
 
     The encoder reads the statement with the left image, and separately with the right image. The
-    head reads the pooled features of both pairs (`VisualReasonerConfig.pooling`). It consists of a
-    norm, a linear layer to 2 x width, a norm, GELU, and a linear layer to two logits.
+    head reads the pooled features of both pairs.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
@@ -312,8 +296,8 @@ class VisualReasoner(nn.Module):
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
         """Return the logits of false and true, (statements, 2).
 
-        The images of a statement are neighbours, the left one first. `samples` contains the
-        statement twice, once for each image.
+        In `images`, the left image of a statement comes directly before its right image. `samples`
+        contains each statement twice, once for each image.
         """
         read = pool_pairs(self.parts, self.encoder(images, samples), samples)
         return self.head(read.unflatten(0, (-1, IMAGES)).flatten(1))
@@ -332,16 +316,11 @@ class SimilarityScale(nn.Module):
         nn.init.constant_(self.logarithm, -math.log(self.temperature))
 
     def forward(self) -> Tensor:
-        """Return the scale, a scalar. Its initial value is 1 / temperature."""
         return self.logarithm.float().clamp(max=math.log(LARGEST_SCALE)).exp()
 
 
 class ImageTextRetriever(nn.Module):
-    """BEiT-3's dual encoder: it reads images and texts separately, and has a linear head for each.
-
-    The heads read the features of the class token and of `<s>`, or the mean features of the image
-    and of the text (`ImageTextRetrieverConfig.pooling`).
-    """
+    """BEiT-3's dual encoder: it reads images and texts separately, and has a head for each."""
 
     def __init__(self, config: ImageTextRetrieverConfig) -> None:
         super().__init__()
@@ -358,10 +337,9 @@ class ImageTextRetriever(nn.Module):
         self.scale = SimilarityScale(config.temperature)
 
     def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the embeddings of images (images, width) and texts (texts, width), and the scale.
+        """Return embeddings (images, width) and (texts, width), and the scale of similarities.
 
-        Embeddings are float32 and have length 1. `samples` contains no pairs: each image and each
-        text is a separate sample.
+        Embeddings are float32 and have length 1. `samples` must contain no pairs.
         """
         vision, language = self.encoder(images, samples)
         of_images, of_texts = (part(vision, language, samples) for part in self.parts)
@@ -372,9 +350,9 @@ class ImageTextRetriever(nn.Module):
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """Return the contrastive loss of each pair in nats, (pairs,).
 
-    It is the mean of two cross-entropies: of the text given the image, and of the image given the
-    text. `images` and `texts` are embeddings of length 1, (pairs, width). Text i belongs only to
-    image i.
+    The loss is the mean of two cross-entropies: that of the text given the image, and that of the
+    image given the text. `images` and `texts` are embeddings of length 1, (pairs, width). Text i
+    belongs only to image i.
     """
     with without_autocast(images):
         logits = scale * images @ texts.T
@@ -398,12 +376,12 @@ class ImageCaptioner(nn.Module):
     ) -> Tensor | CrossEntropyLoss:
         """Return logits (words, vocab_size), or the summed loss if `targets` (words,) are given.
 
-        Pack the pairs in `samples` with `left_to_right`. `words` are the indices of the masked
-        words among the language tokens. For the loss, logits are computed in chunks.
+        The packing in `samples` must come from `left_to_right`. `words` are the indices of masked
+        words among the language tokens.
         """
         vision, language = self.encoder(images, samples)
         # The head does not read the image's features. The product with 0 gives the image's experts
-        # gradients of zeros, for which ranks wait.
+        # gradients of zeros. Without gradients, ranks would wait for them.
         features = language[words] + 0 * vision.sum()
         if targets is None:
             return self.word_head(features)

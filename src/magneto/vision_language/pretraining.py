@@ -99,8 +99,8 @@ def mask_words(
     """Mask a share of the tokens of a text, at least one. Special tokens are never masked.
 
     Returns:
-        The masked text, and the target of each position, both (length,). The target of a position
-        that is not masked is `IGNORED`.
+        The masked text and the targets, both (length,). Unmasked positions have the target
+        `IGNORED`.
     """
     most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
@@ -111,17 +111,17 @@ def mask_words(
 
 
 MaskWords = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
-"""The function `mask_words` with fixed arguments `masking` and `ratio`."""
+"""The function `mask_words` with fixed `masking` and `ratio`."""
 
 
 def image_examples(
     images: ImageSplit, transform: Transform, patches: BlockMasking, blank: np.ndarray | None = None
 ) -> Example:
-    """Return a function that makes the example of an image from its index.
+    """Return a function that makes an example from the index of an image.
 
     An example has "images" (one image), "patches" (indices of masked patches) and "blank" (whether
-    the image is broken). The argument `blank` is an image that replaces a broken one. No patch of
-    it is predicted. If the argument is None, a broken image raises `BrokenImage`.
+    the image is broken). The argument `blank` replaces a broken image, and patches of it are not
+    predicted. Without this argument, a broken image raises `BrokenImage`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -137,10 +137,10 @@ def image_examples(
 
 
 def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) -> Example:
-    """Return a function that makes the example of a sequence from its index.
+    """Return a function that makes an example from the index of a sequence.
 
-    A sequence is `<s>` (the argument `begin`) and the next `length - 1` tokens of the texts. An
-    example has "seen" (the tokens, partly masked) and "targets", both (length,).
+    A sequence is `<s>` (`begin`) and the next `length - 1` tokens of the texts. An example has
+    "seen", the partly masked tokens, and "targets", both (length,).
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -154,11 +154,11 @@ def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) 
 def pair_examples(
     of_image: Example, texts: ClosedTexts, begin: int, longest: int, mask: MaskWords
 ) -> Example:
-    """Return a function that makes the example of an image-text pair from its index.
+    """Return a function that makes an example from the index of an image-text pair.
 
-    An example has the entries of the image's example, the masked tokens, "seen", and "targets",
-    both (longest,), and "length". A text consists of `<s>` (the argument `begin`), its tokens and
-    `</s>`. It is truncated or padded to `longest`; "length" is its length without padding.
+    To the example of the image it adds "seen", the partly masked tokens, and "targets", both
+    (longest,). "length" is the number of tokens without padding. A text is `<s>` (`begin`), its
+    tokens and `</s>`, truncated or padded to `longest`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -178,12 +178,9 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
     """Join the collated examples of each stream in `PARTS` to a batch.
 
     Returns:
-        A batch with these entries:
-
-        - "images": first images without a text, then the images of pairs.
-        - "masked": a `MaskedSamples`.
-        - "words": targets of the masked words (masked words,).
-        - "blank": whether the image is broken, boolean (images,).
+        A batch. "images" are first images without a text, then images of pairs. "masked" is a
+        `MaskedSamples`. "words" are the targets of masked words (masked words,). "blank" is True
+        for broken images (images,).
     """
     images, texts, pairs = (pieces[name] for name in PARTS)
     lengths = pairs["length"].tolist()
@@ -213,7 +210,7 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Collate the examples of the indices in `numbers`, which may be empty.
+    """Collate the examples with the indices `numbers`, which may be empty.
 
     Each example has the same random masks in every run.
     """
@@ -233,17 +230,19 @@ def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
     whole = sum(shares)
     if batch_size % whole:
         nearest = max(whole, round(batch_size / whole) * whole)
-        raise ValueError(f"training.batch_size ({batch_size}) must be a multiple of {whole}, the "
-                         f"sum of data.batch_shares, such as {nearest}")  # fmt: skip
+        raise ValueError(f"training.batch_size ({batch_size}) must be a multiple of {whole} (the "
+                         f"sum of data.batch_shares), such as {nearest}")  # fmt: skip
     return {key: batch_size // whole * share for key, share in zip(PARTS, shares, strict=True)}
 
 
 class MaskedDataModelling(CodePrediction, ImageTextTask):
     """Masked data modelling with a `MaskedDataModel`. Losses are in nats per masked patch or word.
 
-    A frozen image tokenizer reads the unmasked images and gives the codes of patches. Images, texts
-    and pairs are read on first use. `text_length` is the length in tokens of a sequence of text
-    without an image. `paired_text_length` is the maximum length in tokens of a text with an image.
+    A frozen image tokenizer gives the codes of patches from unmasked images.
+
+    Attributes:
+        text_length: Number of tokens of a sequence of text without an image.
+        paired_text_length: Maximum number of tokens of a text with an image.
     """
 
     unit = "tokens"
@@ -257,11 +256,6 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         self.paired_text_length = self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
-        """Return the value of a `data` field. null is replaced by the model's `max_length`.
-
-        Raises:
-            ValueError: If the value is above `max_length`.
-        """
         most, wanted = self.model_config.max_length, getattr(self.data_config, name)
         if wanted is not None and wanted > most:
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
@@ -314,7 +308,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Tokens of the training texts and of the validation texts without an image.
+        """Training texts and validation texts without an image.
 
         Raises:
             ValueError: If there are too few tokens for one sequence.
@@ -347,11 +341,6 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def masking(self) -> Masking:
-        """Masking of words.
-
-        Raises:
-            ValueError: If the tokenizer has no mask token.
-        """
         from magneto.language.masked_lm import Masking
 
         data = self.data_config
@@ -396,10 +385,10 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     def examples(
         self, split: int, augmented: Mapping[str, AugmentationConfig] | None = None
     ) -> dict[str, tuple[int, Example, OnBroken]]:
-        """Return the number of examples of each stream, its example function, and a callback.
+        """Return the number of examples, the example function, and a callback, for each stream.
 
-        The callback records a broken image. `augmented` contains the augmentation of images, by
-        stream. None: images are cropped in the centre, and a blank image replaces a broken one.
+        The callback records a broken image. `augmented` is the augmentation of images by stream. If
+        it is None, images are cropped in the centre, and a blank image replaces a broken one.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split]}
@@ -438,7 +427,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return join_streams(streams, partial(join_examples, self.model_config.image_tokens))
 
     def fixed_batches(self, split: int) -> LazyBatches:
-        """Return the batches of a split, with the same random order and masks in every call."""
+        """Return the batches of a split. Every call gives the same random order and masks."""
         made = self.examples(split)
         counts = [count for count, _, _ in made.values()]
         number = -(-max(counts) // EVALUATION_BATCH)

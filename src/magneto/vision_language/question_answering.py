@@ -1,14 +1,14 @@
 """Visual question answering: the answer to a question about an image is chosen from a list.
 
-Questions are read from VQA v2's files or from a table, or they are about the built-in scenes. VQA
-v2's files are questions and annotations in JSON, and COCO's images:
+Questions come from VQA v2's files, from a table, or from the built-in scenes. VQA v2 has JSON files
+of questions and annotations, and COCO's images:
 
     FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in FOLDER/vqa/, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
 
-The files of val2014, test2015 and test-dev2015 have names of the same form. test-dev2015 uses
-images of test2015. These two splits have no annotations.
+The names for val2014, test2015 and test-dev2015 have the same form. The questions of test-dev2015
+are about images of test2015. These two splits have no annotations.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
 ANNOTATED = ("train2014", "val2014")
 WITHOUT_ANSWERS = ("test-dev2015", "test2015")
 LEAST = 9
-"""VQA v2's answer list has the majority answers to at least this many questions."""
+"""An answer is in VQA v2's list if it is the majority answer to at least this many questions."""
 COLUMNS = ("image", "question", "answers", "majority", "kind", "id")
 ANSWERS_FILE, HELD_OUT_FILE = "answers.json", "validation-images.json"
-"""Names of two files in a run's assets: the answer list, and the validation images."""
+"""Files in a run's assets: the answer list, and the names of the validation images."""
 # Folder of the images that "held_out" divides into training and validation images.
 DIVIDED = "val2014/"
 
@@ -81,18 +81,23 @@ ANNOTATED_TWICE = "annotations left out because the question already has one"
 UNANNOTATED = "questions left out because of a missing annotation"
 UNASKED = "annotations left out because of a missing question"
 EMPTY_QUESTIONS = "empty questions"
-UNKNOWN_TRAINING = "training questions left out because no given answer is in the answer list"
-UNKNOWN_VALIDATION = "validation questions without a right answer in the list (they score 0)"
+UNKNOWN_TRAINING = "training questions left out because none of their answers is in the answer list"
+UNKNOWN_VALIDATION = "validation questions without a right answer in the answer list (score 0)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Questions(ImageSplits):
     """Training and validation questions: columns "question", "answers", "majority", "kind", "id".
 
-    Every training question has an image and an answer in the answer list. Targets are those of
-    `gather_targets`. `answerable` is True for a validation question if an answer of the list scores
-    above 0. `coverage` has two shares of the annotators' answers to training questions: those that
-    are in the list as they are ("raw"), and those that are in it after normalisation.
+    Every training question has an image, and an answer in the answer list.
+
+    Attributes:
+        answers: The answer list.
+        train_targets: Targets of the training questions, from `gather_targets`.
+        validation_targets: Targets of the validation questions, from `gather_targets`.
+        answerable: True for validation questions with an answer in the list that scores above 0.
+        coverage: Share of the annotators' answers to training questions that are in the list,
+            before and after normalisation.
     """
 
     answers: list[str]
@@ -116,7 +121,7 @@ class Questions(ImageSplits):
                  "answers": len(self.answers)}  # fmt: skip
         raw, normalised = self.coverage
         return (f"{self.counts.describe_amounts(parts)}; the answer list covers {raw:.2%} of the "
-                f"annotations, {normalised:.2%} if they are normalised")  # fmt: skip
+                f"annotations, and {normalised:.2%} if they are normalised")  # fmt: skip
 
 
 class QuestionAnswering(PairTask):
@@ -189,10 +194,9 @@ class QuestionAnswering(PairTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the loss, and the official accuracy of all questions and of each type of answer.
 
-        "soft_score" is the validation score of BEiT-3's released code: the mean target of the
-        predicted answers. The targets depend on the field `answer_lookup`. "unknown" is the share
-        of questions for which every answer of the list scores 0. If the questions have no public
-        answers, the only metrics are "questions" and "broken".
+        "soft_score" is the mean target of the predicted answers, as in BEiT-3's released code.
+        "unknown" is the share of questions for which every answer of the list scores 0. Without
+        public answers, the only metrics are "questions" and "broken".
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
@@ -206,9 +210,9 @@ class QuestionAnswering(PairTask):
         return {**found, **shares, "unknown": unknown, **broken}
 
     def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
-        """Return the question id and the predicted answer of each question in an evaluation.
+        """Return the id and the predicted answer of each question in an evaluation.
 
-        If the image could not be read, the answer is "".
+        The answer about an unreadable image is "".
         """
         ids = self.splits.validation.values("id")
         pairs = sorted(zip(*self._given(predictions), strict=True), key=lambda pair: pair[0])
@@ -219,10 +223,10 @@ class QuestionAnswering(PairTask):
         return rows, [None if n == NO_ANSWER else self.answers[n] for n in numbers]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of a question-only baseline; {} for questions without public answers.
+        """Return the metrics of a question-only baseline. Without public answers, return {}.
 
-        The baseline gives the most frequent answer to training questions of the same words. "loss"
-        is the loss of predicting the mean targets for every question.
+        The baseline chooses the most frequent answer to training questions with the same words. For
+        "loss", it predicts the mean targets for every question.
         """
         found = self.splits
         if not found.answered:
@@ -243,8 +247,8 @@ class QuestionAnswering(PairTask):
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
         """Return the answers, and their probabilities if exactly one answer is right.
 
-        The model gives each answer the odds exp(logit), independently of the other answers. If
-        exactly one answer is right, the probabilities are proportional to these odds.
+        The model gives each answer the odds exp(logit), independently of other answers. Given that
+        exactly one answer is right, probabilities are proportional to these odds.
         """
         return self.answers, logits.softmax(-1)
 
@@ -302,10 +306,10 @@ def load_questions(
     known = np.diff(targets.indptr) > 0
     taught = train.take(known)
     if not alone and (not len(taught) or len(answers) < 2):
-        raise ValueError(f"{config.source}: the answer list has {len(answers)} answers, and "
-                         f"{len(taught)} of {len(train)} training questions have one of them: give "
-                         "questions with two or more different answers, or set "
-                         "data.least_answer_count or data.answers")  # fmt: skip
+        raise ValueError(f"{config.source}: the answer list has {len(answers)} answers. "
+                         f"{len(taught)} of {len(train)} training questions have an answer in the "
+                         "list. Give questions with at least two different answers, or set "
+                         "data.least_answer_count or data.answers.")  # fmt: skip
     counts[UNKNOWN_TRAINING] += len(train) - len(taught)
     can = np.fromiter(answerable(held.values("answers"), answers, config.normalise_answers), bool)
     counts[UNKNOWN_VALIDATION] += 0 if alone else int((~can).sum())
@@ -321,8 +325,8 @@ def load_questions(
 def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Counts) -> Table:
     """Return the questions of a table whose rows have an image, a question and an answer.
 
-    An answer may be a list with the answer of each annotator. A single answer counts as the answer
-    of all `ANNOTATORS` annotators.
+    An answer may be a list with one answer per annotator. A single answer counts as if `ANNOTATORS`
+    annotators gave it.
     """
     words = {"question": config.question_column, "answer": config.answer_column}
     table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
@@ -351,10 +355,9 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Return the annotators' answers from a table's value.
+    """Return the annotators' answers from a table's value: an answer or a list of answers.
 
-    The value is an answer or a list of answers. An answer is a text, a number, or an object as in
-    VQA's files.
+    An answer is a text, a number, or an object as in VQA's files.
     """
     if isinstance(value, dict):
         value = value["answer"]
@@ -365,7 +368,6 @@ def answers_of(value: Any) -> tuple[str, ...]:
 
 
 def kind_of(answer: str) -> str:
-    """Return the type of an answer: "yes/no", "number" or "other"."""
     if answer in ("yes", "no"):
         return "yes/no"
     return "number" if normalise_answer(answer).isdigit() else "other"
@@ -374,8 +376,8 @@ def kind_of(answer: str) -> str:
 def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:
     """Return the answer list of the recipe, or the frequent answers by VQA v2's rule.
 
-    If the annotators of every question agree, as with single answers, the answers of the list are
-    not normalised, because the metric requires the same spelling in this case.
+    If the annotators of every question agree, as with single answers, the listed answers are not
+    normalised. The metric then requires the same spelling.
     """
     if config.answers is not None:
         return read_answers(config.answers)
@@ -392,8 +394,8 @@ def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Tab
 
 
 def without_answers(split: str) -> str:
-    return (f"{split} has no public answers to validate on: train with --data.validation_split "
-            "held_out")  # fmt: skip
+    return (f"{split} has no public answers to validate on: train with "
+            "--data.validation_split held_out")  # fmt: skip
 
 
 def file_of(folder: Path, pattern: str, split: str) -> Path:
@@ -403,7 +405,6 @@ def file_of(folder: Path, pattern: str, split: str) -> Path:
 
 
 def vqa_folder(source: str) -> Path | None:
-    """Return the source as a folder if it contains a split of VQA v2, else None."""
     if parse_source(source).kind != "path":
         return None
     folder, splits = existing_path(source), (*ANNOTATED, *WITHOUT_ANSWERS)
@@ -467,7 +468,6 @@ def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]
 def by_id(
     rows: Iterable[tuple[int, Any]], path: Path, twice: str, counts: Counts
 ) -> dict[int, Any]:
-    """Return records by question id. Of duplicates only the first is kept; others are counted."""
     found: dict[int, Any] = {}
     for number, record in rows:
         if number in found:
@@ -478,7 +478,6 @@ def by_id(
 
 
 def question_of(row: Any) -> tuple[int, tuple[int, str]]:
-    """Return the question id, the image id and the text of a record."""
     number, image = non_negative_integer(row, "question_id"), non_negative_integer(row, "image_id")
     if not isinstance(row.get("question"), str):
         raise BadRecord("no text")
@@ -486,7 +485,6 @@ def question_of(row: Any) -> tuple[int, tuple[int, str]]:
 
 
 def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
-    """Return the question id of a record, and its annotators' answers, majority answer and type."""
     number = non_negative_integer(row, "question_id")
     answers = tuple(one["answer"] for one in row["answers"])
     majority, kind = row["multiple_choice_answer"], row["answer_type"]
@@ -497,7 +495,7 @@ def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
 
 
 def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
-    """Return the ids of the held-out images, which depend only on `ids`, `count` and `seed`.
+    """Return the ids of the validation images, which depend only on `ids`, `count` and `seed`.
 
     They are the `count` ids with the smallest digests. The digest is BLAKE2b (8 bytes) of the text
     "SEED:ID", where ID is the image id of COCO.
@@ -516,8 +514,8 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on its training images.
 
-    In another folder than that of the run's data, images with the same names may have other
-    questions. In this case a warning is printed.
+    If the folder is not that of the run's data, images with the same names may have other
+    questions. This is then only a warning.
 
     Raises:
         ValueError: If the images are training images in the run's own data.
@@ -533,9 +531,9 @@ def check_held_out(
         return
     share = f"{len(trained):,} of the {len(measured):,} images"
     if user_path(own.source).resolve() == user_path(config.source).resolve():
-        raise ValueError(f"{run} was trained on {share} of this evaluation. Evaluate its held-out "
-                         f"images: --data.validation_split {own.validation_split} "
+        raise ValueError(f"{run} was trained on {share} of this evaluation. Evaluate the run's "
+                         f"validation images: --data.validation_split {own.validation_split} "
                          f"--data.validation_images {own.validation_images} "
                          f"--data.validation_seed {own.validation_seed}")  # fmt: skip
     progress.say(f"WARNING: {share} in {config.source} have names of training images of {run}, "
-                 f"such as {trained[0]}: these scores may be on training data")  # fmt: skip
+                 f"such as {trained[0]}: the run may be trained on these images")  # fmt: skip

@@ -1,9 +1,9 @@
 """Visual reasoning: classification of a statement about two images as true or false.
 
-Statements are read from a table or from NLVR2's files (arXiv 1811.00491), or they are about the
-built-in scenes. NLVR2 has a .json file for each split, with a JSON object in each line. A statement
-has the identifier SPLIT-SET-PAIR-SENTENCE and the label "True" or "False". Its images are
-SPLIT-SET-PAIR-img0.png (left) and SPLIT-SET-PAIR-img1.png (right).
+Statements come from a table, from NLVR2's files (arXiv 1811.00491), or from the built-in scenes.
+NLVR2 has a .json file for each split, with one JSON object per line. A statement has the identifier
+SPLIT-SET-PAIR-SENTENCE and the label "True" or "False". The left image is SPLIT-SET-PAIR-img0.png,
+and the right image is SPLIT-SET-PAIR-img1.png.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class VisualReasoning(PairTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss", "accuracy" and "consistency".
 
-        A statement about an unreadable image counts as wrong. If there are such statements,
-        "broken" is their number.
+        A statement about an unreadable image counts as wrong. "broken" is the number of such
+        statements, if there are any.
         """
         rows, given = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
         sentences = self.splits.validation.take(rows).values("sentence_key")
@@ -130,10 +130,11 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
 
 
 def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
-    """Return the share of sentences all of whose statements are classified correctly.
+    """Return the share of sentences for which all statements are classified correctly.
 
-    `sentences` contains the sentence of each statement. `right` contains whether the statement is
-    classified correctly, boolean (statements,).
+    Args:
+        sentences: Sentence of each statement.
+        right: True if the statement is classified correctly (statements,).
     """
     _, number = np.unique(np.array(sentences), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
@@ -145,8 +146,8 @@ def load_statements(
 ) -> ImageSplits:
     """Return statements with "left" and "right" image, "statement" and "truth" (1 or 0).
 
-    Statements that share an image have the same "group", which is held out as a whole. Statements
-    with the same sentence have the same "sentence_key", which `consistency` uses.
+    Statements with a common image have the same "group", which stays in one split. Statements with
+    the same sentence have the same "sentence_key", which `consistency` uses.
     """
     counts = Counts()
 
@@ -166,10 +167,10 @@ def load_statements(
 
 
 def statement_files(source: str) -> dict[str, Path]:
-    """Return the files of statements below a folder, by split; {} if there are none.
+    """Return the files of statements below a folder, by split. If there are none, return {}.
 
-    The repository of NLVR2's authors also contains the older set NLVR. Its files are not used if
-    there are files of NLVR2.
+    The repository of NLVR2 also contains the older data set NLVR. Its files are ignored if there
+    are files of NLVR2.
     """
     if parse_source(source).kind != "path" or not existing_path(source).is_dir():
         return {}
@@ -182,8 +183,8 @@ def statement_files(source: str) -> dict[str, Path]:
         stem = Path(unpacked_name(path)).stem.lower()
         if stem in stems and found.setdefault(stem, path) != path:
             raise ValueError(f"{folder} has two files of {stem} statements, {found[stem]} and "
-                             f"{path}: give the folder of one of them as data.source, and the "
-                             "folder of the images as data.image_folder")  # fmt: skip
+                             f"{path}: set data.source to the folder of one of them, and "
+                             "data.image_folder to the folder of the images")  # fmt: skip
     return {split: next(found[name] for name in names if name in found)
             for split, names in FILES.items() if found.keys() & {*names}}  # fmt: skip
 
@@ -191,7 +192,7 @@ def statement_files(source: str) -> dict[str, Path]:
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
     """Return a table with the columns "left", "right", "group" and "sentence_key".
 
-    NLVR2's identifiers determine their values. `known` maps the names of images to paths.
+    Their values follow from NLVR2's identifiers. `known` maps the names of images to paths.
     """
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
@@ -238,11 +239,10 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 
 
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
-    """Return the name of each row's group.
+    """Return the name of each row's group, which is the name of an image in this group.
 
-    Rows that share an image have the same group, and so do rows that a chain of such rows connects.
-    The name of a group is that of its first image in alphabetical order. A row that lacks an image
-    connects no groups.
+    Rows with a common image have the same group, as have rows that a chain of common images
+    connects. A row that lacks an image connects no groups.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

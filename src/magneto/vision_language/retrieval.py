@@ -1,14 +1,16 @@
 """Image-text retrieval: finding the captions of an image, and the image of a caption.
 
-The contrastive loss compares every image of the global batch with every text, so it is not a sum
-over independent micro-batches. As in GradCache (arXiv 2101.06983), all micro-batches are first
-embedded without a gradient. Then one micro-batch after another is embedded again with a gradient,
-and its new embeddings replace the old ones. The loss of the global batch is differentiated with
-respect to the new embeddings. The sum of these gradients over the micro-batches is the gradient of
-the loss of the global batch.
+The contrastive loss compares every image of the global batch with every text. It is therefore not a
+sum over independent micro-batches. As in GradCache (arXiv 2101.06983), every micro-batch is
+embedded twice:
 
-With dropout or stochastic depth the gradient is not exact, because the old and the new embeddings
-differ.
+1. All micro-batches are embedded without a gradient.
+2. One micro-batch after another is embedded with a gradient. The new embeddings replace the old
+   embeddings of this micro-batch, and the loss of the global batch is differentiated with respect
+   to the new embeddings.
+
+The sum of these gradients is the gradient of the loss of the global batch. With dropout or
+stochastic depth it is not exact, because the old and the new embeddings differ.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ NOT_FOUND = 1 << 62
 
 
 class WholeBatchStream(BatchStream):
-    """Stream of micro-batches that contain their position in the global batch.
+    """Stream of micro-batches with their position in the global batch.
 
-    In each micro-batch, "start" is the number of earlier examples in the global batch, and "total"
-    is the number of examples in the global batch. The first micro-batch of a rank contains all
-    micro-batches of the rank in "pieces", so that all can be embedded before the first gradient.
+    In a micro-batch, "start" is the number of earlier examples in the global batch, and "total" is
+    the number of examples in the global batch. The first micro-batch of a rank also has "pieces",
+    all micro-batches of the rank.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
@@ -95,8 +97,8 @@ class ImageTextRetrieval(CaptionedTask):
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add all captions of the images to a validation batch.
 
-        "samples" contains the images, then the texts. "owners" (texts,) is the row of each text's
-        image. "first" (images,) is the index of each image's first text.
+        "samples" are the images, then the texts. "owners" (texts,) is the row of each text's image.
+        "first" (images,) is the index of each image's first text.
         """
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
@@ -114,7 +116,8 @@ class ImageTextRetrieval(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, with negatives from the global batch.
 
-        It logs "broken", the share of pairs that replace pairs with an unreadable image.
+        Another pair replaces a pair with an unreadable image. The log "broken" is the share of such
+        replacements.
         """
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])
@@ -128,8 +131,7 @@ class ImageTextRetrieval(CaptionedTask):
     def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
         """Return the embeddings of the global batch; None if `batch` is the whole global batch.
 
-        They are computed at the first micro-batch of a step, and kept for this rank's other
-        micro-batches of the step.
+        They are computed at the first micro-batch of a step and kept for the others.
         """
         if batch["total"] == len(batch["images"]):
             return None
@@ -155,11 +157,11 @@ class ImageTextRetrieval(CaptionedTask):
         return Scores(sums, (images, texts, batch["rows"], batch["owners"], batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the recalls in both directions, over all evaluated images and texts, and the mean.
+        """Return the recalls in both directions over the evaluated images and texts, and the mean.
 
-        "loss" compares `EVALUATION_BATCH` images at a time with their first captions. If images are
-        unreadable, "broken" is their number. A query fails if the image that it gives or looks for
-        is unreadable.
+        For "loss", `EVALUATION_BATCH` images at a time are compared with their first captions.
+        "broken" is the number of unreadable images, if there are any. A query with an unreadable
+        image, or for an unreadable image, fails.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -216,15 +218,15 @@ def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
 def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
     """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
-    The recall of texts for an image is "text_recall_at_1", and the recall of the image for a text
-    is "image_recall_at_1". Among answers of equal similarity, the right one counts as the last, so
-    constant or non-finite embeddings score 0.
+    "text_recall_at_1" is the recall of texts for an image, and "image_recall_at_1" that of the
+    image for a text. Wrong answers rank before right answers of the same similarity, so constant or
+    non-finite embeddings score 0.
 
     Args:
         images: Embeddings of images, of length 1 (images, width).
         texts: Embeddings of texts, of length 1 (texts, width).
         owners: Index of each text's image (texts,). Every image must have a text.
-        broken: Whether the image is broken (images,). Queries by or for a broken image fail.
+        broken: True if the image is broken (images,). Queries with or for a broken image fail.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -240,9 +242,9 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
     """Return the rank (from 0) of the first right answer to each query, (queries,).
 
-    An answer is right if its image in `given` is the query's image in `wanted`. A right answer with
-    a similarity that is not finite does not count. If no right answer is left, the rank is
-    `NOT_FOUND`. A wrong answer with a similarity of nan ranks first.
+    An answer is right if its image in `given` is the query's image in `wanted`. A right answer does
+    not count if its similarity is not finite. If no right answer is left, the rank is `NOT_FOUND`.
+    A wrong answer with a similarity of nan ranks first.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -286,15 +288,14 @@ def piece_loss(
 ) -> Tensor:
     """Return the part of a micro-batch in the loss of the global batch.
 
-    The value is the sum of the losses of the micro-batch's pairs. The gradient with respect to the
-    micro-batch's embeddings is that of the losses of all pairs, because the embeddings are also
-    negatives of other pairs. The gradient with respect to the scale is that of the losses of the
-    micro-batch's pairs. Summed over all micro-batches, the values and gradients are therefore those
-    of the global batch.
+    The value is the sum of the losses of the micro-batch's pairs. The embeddings of the micro-batch
+    get the gradient of the losses of all pairs, because they are negatives of the other pairs. The
+    scale gets the gradient of the losses of the micro-batch's pairs. Summed over all micro-batches,
+    values and gradients are those of the global batch.
 
     Args:
         images: Embeddings of the micro-batch's images (pairs, width).
-        texts: Embeddings of its texts (pairs, width).
+        texts: Embeddings of the micro-batch's texts (pairs, width).
         scale: Scale of similarities.
         everything: Embeddings of all images and of all texts of the global batch, without a
             gradient.

@@ -1,7 +1,7 @@
-"""Batches of texts and images: packing of tokens, and resizing of images.
+"""Packing of texts and images into batches, and resizing of images.
 
-A text may describe what is at the edge of its image. Images are therefore resized to a square
-without cropping, as in BEiT-3's fine-tuning for validation images.
+Images are resized to a square without cropping, because a text may describe the image's edge.
+BEiT-3's fine-tuning does the same with validation images.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from magneto.vision.transforms import Box, InputFormat, crop_and_resize
 
 @dataclass(frozen=True)
 class Samples:
-    """Texts of a batch, and the packing of its texts and images.
+    """Texts of a batch, and the packing of texts and images.
 
     A sample is an image alone, an image-text pair, or a text alone.
 
@@ -50,7 +50,6 @@ class Samples:
         return after[: len(starts)] - 1
 
     def to(self, device: torch.device) -> Samples:
-        """Return a copy of the samples on a device."""
         return to_device(self, device)
 
 
@@ -60,11 +59,11 @@ class MaskedSamples:
 
     Attributes:
         samples: Images alone, pairs and texts alone. Masked words are already replaced.
-        hidden: True for a masked patch, boolean (images, patches).
-        patches: Indices of masked patches, which are image * patches per image + patch (masked
-            patches,). Patches of images alone come first.
-        words: Indices of masked words among the language tokens (masked words,). Words of pairs
-            come first.
+        hidden: True for masked patches, boolean (images, patches).
+        patches: Indices of masked patches (masked patches,), first those in images alone. An index
+            is image * patches per image + patch.
+        words: Indices of masked words among the language tokens (masked words,), first those in
+            pairs.
         alone_patches: Number of masked patches in images alone.
         paired_words: Number of masked words in pairs.
     """
@@ -85,7 +84,7 @@ def join_samples(
 ) -> Samples:
     """Pack the samples of a batch on the CPU: images alone, then pairs, then texts alone.
 
-    A packed row has the length of the longest sample.
+    The length of a packed row is that of the longest sample.
 
     Args:
         image_tokens: Number of vision tokens of an image.
@@ -96,7 +95,7 @@ def join_samples(
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]
     if not all(lengths):
-        raise ValueError("a text has no tokens, not even <s> and </s>")
+        raise ValueError("a text has no tokens: each text needs <s> and </s>")
     vision = [image_tokens] * (images + len(paired)) + [0] * len(alone)
     positions = [np.arange(count) for count in lengths]
     return Samples(
@@ -113,7 +112,6 @@ def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def first_tokens(lengths: Sequence[int]) -> Tensor:
-    """Return the index of each sample's first token in the concatenated samples, int64."""
     counts = torch.tensor(lengths, dtype=torch.long)
     return counts.cumsum(0) - counts
 
@@ -121,9 +119,9 @@ def first_tokens(lengths: Sequence[int]) -> Tensor:
 def frame_text(
     tokens: Sequence[int], tokenizer: Tokenizer, max_length: int, suffix: Sequence[int] = ()
 ) -> np.ndarray:
-    """Return `<s>`, the tokens of a text, `suffix` and `</s>`, int64 (at most `max_length`,).
+    """Return `<s>`, the tokens, `suffix` and `</s>`, int64.
 
-    The text is truncated so that the result is not longer.
+    The tokens are truncated so that the result has at most `max_length` entries.
     """
     kept = tokens[: max_length - 2 - len(suffix)]
     return np.array([tokenizer.begin, *kept, *suffix, tokenizer.end], np.int64)
@@ -137,15 +135,14 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 class WholeImage:
     """Transform of images that have texts. It makes no centre crop.
 
-    With the crop "centre" of `augmentation`, the whole image is resized. Without `augmentation`,
-    images are only resized.
+    If `augmentation.crop` is "centre", the whole image is resized, and then augmented. Without
+    `augmentation`, images are only resized.
     """
 
     input_format: InputFormat
     augmentation: AugmentationConfig | None = None
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Return the model's input for a picture."""
         if self.augmentation is None:
             return self.input_format.normalise(resize_to_square(picture, self.input_format.size))
         if self.augmentation.crop == "centre":

@@ -1,12 +1,11 @@
 """Built-in scenes of shapes with captions, balanced questions and balanced statements.
 
-Each answer to a question occurs equally often. Each statement is as often true as false, and so are
-the statements about each pair of images. Neither the texts nor the images alone therefore predict
-the answer. The data are the same for every seed. Each data set has two tables, "train" and
-"validation".
+Each answer to a question occurs equally often. Each statement is as often true as false, and each
+pair of images has as many true as false statements. A model therefore needs both the image and the
+text. The data are the same for every seed. Each data set has two tables, "train" and "validation".
 
 A scene has 3 x 3 cells of 16 x 16 pixels. A cell is empty or contains a coloured shape. Scenes are
-stored as int64 (CELLS,). The value of a cell is `EMPTY` or shape * number of colours + colour.
+int64 (CELLS,). The value of a cell is `EMPTY`, or shape * number of colours + colour.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ SPLITS = {"train": 1, "validation": 2}
 PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
 
 Condition = Callable[[np.ndarray], np.ndarray]
-"""Function that tests scenes (count, CELLS) for a condition and returns boolean (count,)."""
+"""Function that tests scenes (count, CELLS) for a condition. It returns boolean (count,)."""
 
 
 # Statements about a thing, and their truth given whether the left and right image have it.
@@ -65,7 +64,7 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 
 
 def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
-    """Return images, each with a "caption" that names its objects and their positions.
+    """Return images, each with a "caption" that names all objects and their positions.
 
     `which` is `PAIR_SET` or `IMAGE_SET`. The two sets have different images.
     """
@@ -78,10 +77,7 @@ def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
 
 
 def scene_texts() -> dict[str, list[str]]:
-    """Return "train" and "validation" texts: questions, statements, and captions of new scenes.
-
-    Answers are not included.
-    """
+    """Return "train" and "validation" texts: questions, statements, and captions of new scenes."""
     asked = [question for question, _, _ in question_kinds()]
     others = list(dict.fromkeys(asked + statements()))
     found = {}
@@ -94,10 +90,7 @@ def scene_texts() -> dict[str, list[str]]:
 
 
 def scene_questions() -> dict[str, Table]:
-    """Return images, each with a "question" and an "answer".
-
-    All answers to a question are equally frequent.
-    """
+    """Return images, each with a "question" and an "answer"."""
     found = {}
     for split, each in ANSWERED.items():
         random = generator(split, QUESTION_SET)
@@ -114,8 +107,8 @@ def scene_questions() -> dict[str, Table]:
 def scene_statements() -> dict[str, Table]:
     """Return rows with a "left" and a "right" image, a "statement" about both, and its "truth".
 
-    Each pair of images has one true and one false statement. Both have the same form, but name
-    different things.
+    Each pair of images has one true and one false statement. The two statements differ only in the
+    thing that they name.
     """
     found = {}
     for split, rounds in ROUNDS.items():
@@ -150,7 +143,7 @@ def statements() -> list[str]:
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
-    """Return every question with each of its answers, and the condition for the answer."""
+    """Return every question with each of its answers, and the condition for this answer."""
     kinds: list[tuple[str, str, Condition]] = []
     for (i, shape), (j, colour) in product(enumerate(SHAPES), enumerate(COLOURS)):
         thing = i * len(COLOURS) + j
@@ -171,7 +164,7 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
 
 
 def conditions() -> list[tuple[str, Condition]]:
-    """Return each thing that statements name, and the condition that a scene contains it."""
+    """Return each thing that statements name, and the condition that a scene contains the thing."""
     shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
               for i, shape in enumerate(SHAPES)]  # fmt: skip
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
@@ -212,7 +205,6 @@ def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
 
 
 def shapes_of(scenes: np.ndarray) -> np.ndarray:
-    """Return the shape in each cell, or `EMPTY`."""
     return np.where(scenes == EMPTY, EMPTY, scenes // len(COLOURS))
 
 

@@ -37,9 +37,9 @@ from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfi
 from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows left out because of a missing image"
-LOST = "validation rows whose image is missing (they count as wrong)"
+LOST = "validation rows with a missing image, which count as wrong"
 TWICE = "duplicate pairs left out"
-SEVERAL = "images left out because another file has the same name (the first by folder is read)"
+SEVERAL = "images left out because an image in an earlier folder has the same name"
 # Splits of files in Karpathy's layout; "restval" is the part of COCO's validation images that is
 # used for training.
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
@@ -49,14 +49,14 @@ OTHER_SPLITS = "images left out because their split is not train, restval, val o
 EVALUATION_BATCH = 64
 
 Tables = Callable[[str], Mapping[str, Table]]
-"""Function that reads a source. It returns tables with a task's columns, by split."""
+"""Function that reads a source and returns tables with the columns of a task, by split."""
 
 
 class ImageTextTask(ImageInputTask):
     """Base of tasks over images with texts.
 
-    The configurations of model and data are a `VisionLanguageConfig` and an `ImageTextDataConfig`.
-    Messages call the texts `words`, a plural noun.
+    The model section must be a `VisionLanguageConfig`, and the data section an
+    `ImageTextDataConfig`. `words` is the plural noun for the texts in messages.
     """
 
     words: ClassVar[str] = "texts"
@@ -101,10 +101,10 @@ def load_rows(
         tables: Function that reads a source.
         problems: Record of problems of the data.
         counts: Counts of problems, for messages.
-        wanted: Split to validate on. If "validation" does not exist, another split or held-out rows
-            replace it. Any other split must exist.
+        wanted: Split to validate on, which must exist. Only for "validation", another split or a
+            share of the training rows can replace it.
         names: Columns of images.
-        key: Column by which rows are held out. Rows with the same value stay together.
+        key: Rows with the same value in this column stay in the same split.
 
     Raises:
         ValueError: If there are no training or validation rows, if all their images are missing, or
@@ -120,8 +120,8 @@ def load_rows(
         found, source = other or splits, config.validation_source or config.source
         others = [table for split, table in splits.items() if other or split != wanted]
         if wanted not in found or not others:
-            raise ValueError(f"{source} has the splits {', '.join(found)}, but a {wanted} split is "
-                             "needed beside training data: set data.validation_split or "
+            raise ValueError(f"{source} has the splits {', '.join(found)}, but training data and a "
+                             f"{wanted} split are needed: set data.validation_split or "
                              "data.validation_source")  # fmt: skip
         parts = splits.get("train", others[0]), found[wanted]
     train, held = (ImageSplit(part, problems, names) for part in parts)
@@ -147,7 +147,7 @@ def missing_images(rows: ImageSplit) -> np.ndarray:
     if len(rows) and gone.any(1).all():
         first = rows.columns[int(gone[0].argmax())].name(int(rows.table.rows[0]))
         raise ValueError(f"{rows.table.where}: the images of all {len(rows)} rows are missing, "
-                         f"such as {first}: give their folder, data.image_folder")  # fmt: skip
+                         f"such as {first}: set data.image_folder")  # fmt: skip
     return gone
 
 
@@ -173,7 +173,7 @@ def find_columns(
     name). Paths are relative to `folder` (None: the table's folder).
 
     Raises:
-        ValueError: If a column is missing, or no row has an image.
+        ValueError: If a column is missing, or if no row has an image.
     """
     if folder is not None:
         table = replace(table, root=existing_path(folder))
@@ -194,7 +194,7 @@ def with_words(
 ) -> Table:
     """Return a table with the rows in `found`, the columns `images`, and the values in `found`.
 
-    The keys of `found` are row numbers. A value contains the row's value of each new column.
+    The keys of `found` are row numbers. The value of a row maps the names of new columns to values.
     """
     if not found:
         raise ValueError(f"{table.where} has no valid rows{counts.describe()}")
@@ -211,8 +211,8 @@ def with_words(
 def image_files(folder: Path, counts: Counts) -> dict[str, str]:
     """Return the paths of all images below a folder, by file name.
 
-    Images are found in any subfolder, because archives are unpacked in different ways. Of two files
-    with the same name, the one with the first path in alphabetical order is used.
+    Any subfolder may contain images. If two files have the same name, the first path in
+    alphabetical order is used.
     """
     root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
@@ -232,7 +232,7 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> ImageSplits:
-    """Return training and validation rows. Each has an image and all of its "captions"."""
+    """Return training and validation rows. Each row has an image and all of its "captions"."""
     counts = Counts()
 
     def tables(source: str) -> dict[str, Table]:
@@ -282,14 +282,13 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return a text or a list of texts as a list. Any other value becomes [""]."""
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         return value
     return [value if isinstance(value, str) else ""]
 
 
 def karpathy_file(source: str) -> Path | None:
-    """Return the file dataset*.json in a folder, or the source if it is such a file, else None."""
+    """Return the file dataset*.json of a folder, or the source if it is such a file, else None."""
     if parse_source(source).kind != "path":
         return None
     path = existing_path(source)
@@ -298,7 +297,7 @@ def karpathy_file(source: str) -> Path | None:
     found = [file for file in sorted(path.glob("dataset*.json*")) if has_ending(file, (".json",))]
     if len(found) > 1:
         raise ValueError(
-            f"{path} has {found[0].name} and {found[1].name}: give one of them as data.source"
+            f"{path} has {found[0].name} and {found[1].name}: set data.source to one of them"
         )
     return found[0] if found else None
 
@@ -307,8 +306,8 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
     """Return the tables "train", "validation" and "test" of a file in Karpathy's layout.
 
     The files of COCO, Flickr30k and Flickr8k contain a JSON object with a list "images". Each image
-    has "filename", "split" (train, restval, val or test; default: train), and "sentences", a list
-    of objects with the text "raw". Images may be in any subfolder of `folder`.
+    has "filename", "split" and "sentences", a list of objects with the text "raw". "split" is
+    train, restval, val or test (default: train). Images may be in any subfolder of `folder`.
     """
 
     def read(record: Any) -> dict[str, Any]:

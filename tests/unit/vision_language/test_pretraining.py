@@ -150,7 +150,7 @@ def test_a_batch_has_a_share_of_each(shared: MaskedDataModelling) -> None:
     assert alone == 8 * round(0.15 * 15) or abs(alone - 16) <= 2
     other = build(data__batch_shares=[2, 1, 5]).train_stream(24, 3).batch(0)[0]
     assert len(other["images"]) == 21 and other["masked"].alone_patches == 24
-    with pytest.raises(ValueError, match=r"must be a multiple of 3, .* such as 24"):
+    with pytest.raises(ValueError, match=r"must be a multiple of 3 .* such as 24"):
         shared.train_stream(25, 3)
     largest = shared.dummy_batch(24)
     assert len(largest["images"]) == 16 and len(largest["masked"].patches) == 64
