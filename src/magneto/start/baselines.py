@@ -106,8 +106,8 @@ def predict_by_words(
 ) -> np.ndarray | None:
     """Return the predictions of a linear model of words and word pairs with tf-idf weights.
 
-    Words in fewer than `least` training texts are ignored. Without any other word, or with only one
-    class, the result is None.
+    Words in fewer than `least` training texts are ignored. The result is None if no words are left,
+    or if there is only one class.
     """
     text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)

@@ -1,4 +1,4 @@
-"""Tasks that fit a source, which its folders, files and columns decide.
+"""Tasks that fit a source, judged by folders, files and columns.
 
 Use::
 

@@ -7,17 +7,15 @@ gave the answer, the accuracy is 1.
 
 **Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
 removed. Letters become lower case. Number words become digits. Contractions get their apostrophes.
-The rules are those of the official evaluation code (GT-Vision-Lab/VQA, commit a013f00). This code
-has some odd rules:
+The rules are those of the official evaluation code (GT-Vision-Lab/VQA, commit a013f00).
 
-- If the answer has a comma between two digits, all punctuation marks are removed. In other answers,
-  a mark is removed if the answer has this mark beside a space. Other marks become spaces.
-- A full stop is removed unless a digit follows: "1.5" stays, "1." becomes "1". At most 32 full
-  stops are removed.
-- "none" is a number word and becomes "0".
+Some of the official rules are odd. If the answer has a comma between two digits, all punctuation
+marks are removed. In other answers, a mark is removed if the answer has this mark beside a space.
+Other marks become spaces. A full stop is removed unless a digit follows. At most 32 full stops are
+removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. They are the normalised majority answers that occur
-at least nine times in the training and validation annotations. The order is that of the first
+at least nine times in the training and validation annotations. They are in the order of their first
 occurrence. The head of released checkpoints has the same order.
 """
 
@@ -70,9 +68,9 @@ all annotators give the same answer, a right prediction must have the same spell
 # Number of other annotators with the same answer that make it right.
 ENOUGH = 3
 Lookup = Literal["raw", "normalised"]
-"""How an annotator's answer is searched in the answer list: "raw" (as written) or "normalised".
+"""How an annotator's answer is looked up in the answer list: "raw" (as written) or "normalised".
 
-BEiT-3's released code searches raw answers, although its list contains normalised answers."""
+BEiT-3's released code looks up raw answers, although its list contains normalised answers."""
 ANNOTATORS = 10
 """Number of annotators of a question. A single answer counts as if all of them gave it."""
 # Target of an answer by the number of annotators who gave it: its accuracy.
@@ -208,7 +206,7 @@ def _lines(text: str) -> list[Any]:
     if not all({"answer", "label"} <= row.keys() for row in rows):
         raise ValueError('each line must have "answer" and "label"')
     if [int(row["label"]) for row in rows] != list(range(len(rows))):
-        raise ValueError("its labels are not 0, 1, 2 and so on")
+        raise ValueError("the labels are not 0, 1, 2 and so on")
     return [row["answer"] for row in rows]
 
 

@@ -1,11 +1,11 @@
 """Image captioning from left to right, and its metric CIDEr-D.
 
 CIDEr-D (arXiv 1411.5726, section 4.1) compares a caption with reference captions by n-grams, for n
-from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. This
-frequency is that among the references of all images, so a score depends on the whole set. The
-similarity of two captions is the cosine of their vectors of weights, with counts clipped to those
-of the reference. Captions of different length get a lower similarity. The score is 10 times the
-mean similarity over n and over the references.
+from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. A document
+is the set of reference captions of an image. A score therefore depends on the whole set of images.
+The similarity to a reference is the cosine of two vectors of weights. The weights of the caption
+are clipped to those of the reference. A difference in length lowers the similarity. The score is 10
+times the mean similarity over n and over the references.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Mask words of captions. Each key seeds the masks of one caption.
+        """Mask words of captions. Return parts of a batch, and the number of masked words by
+        caption.
 
-        Returns:
-            Parts of a batch, and the number of masked words of each caption. "samples" are packed
-            pairs with a left-to-right mask. "words" are the indices of masked words among the
-            language tokens. "targets" are the tokens that were masked.
+        Each key seeds the masks of one caption. The packing of "samples" has a left-to-right mask.
+        "words" are the indices of masked words among the language tokens. "targets" are the masked
+        tokens.
         """
         both = [self.hidden(text, np.random.default_rng(list(key)))
                 for text, key in zip(texts, keys, strict=True)]  # fmt: skip
@@ -91,8 +91,8 @@ class ImageCaptioning(CaptionedTask):
     def finish(self, seed: int) -> Finish:
         """Return a function that adds captions to a batch. Every epoch masks other words.
 
-        Another pair replaces a pair with an unreadable image. "broken" is the number of masked
-        words in such replacements.
+        A pair with an unreadable image is replaced by another pair. "broken" is the number of
+        masked words in these other pairs.
         """
         captions = self.train_captions
 
@@ -122,9 +122,10 @@ class ImageCaptioning(CaptionedTask):
         return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss. Logs are "nll", the loss without label smoothing, and "broken".
+        """Return the loss, and log "nll" and "broken".
 
-        "broken" is the share of masked words in pairs that replace pairs with an unreadable image.
+        "nll" is the loss without label smoothing. "broken" is the share of masked words in pairs
+        that replace pairs with an unreadable image.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
@@ -248,9 +249,10 @@ Vector = dict[Ngram, float]
 def caption_words(text: str) -> list[str]:
     """Return the words of a caption in lower case, without punctuation.
 
-    The rules are those of the Java tokenizer of the official code: "don't" is two words,
-    "left-hand", "1,000" and "b&w" are one word each, and "&" and "%" stay. Rules for British
-    spellings, web and mail addresses, telephone numbers, markup and emoticons are not implemented.
+    The rules are those of the Java tokenizer of the official code. The text "don't" is two words.
+    The texts "left-hand", "1,000" and "b&w" are one word each. The characters "&" and "%" stay.
+    Rules for British spellings, addresses, telephone numbers, markup and emoticons are not
+    implemented.
     """
     words: list[str] = []
     for word in WORD.findall(text.lower().replace("&amp;", "&")):

@@ -56,7 +56,7 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
 
     @property
     def ends_in_mask(self) -> bool:
-        """Whether each text ends in a `<mask>`, whose feature the head reads."""
+        """Whether the words of each text are followed by a `<mask>`, which the head reads."""
         return False
 
     @property
@@ -71,8 +71,8 @@ class FineTunedConfig(VisionLanguageConfig):
 
     max_length: TextLength | None = 64  # pyright: ignore[reportIncompatibleVariableOverride]
     """Maximum number of tokens of a text, including `<s>` and `</s>`. BEiT-3's fine-tuning uses 64.
-    null: a length that 99 % of the training texts do not exceed, and at most 128. With
-    `pretrained`, the limit is not 128 but the max_length of that run."""
+    null: a length that 99 % of the training texts do not exceed, but not more than 128. With
+    `pretrained`, it is not more than the max_length of the pre-trained run."""
     pretrained: Free[str | None] = None
     """Directory of a vision-language run. Embeddings and layers are initialised from this run. With
     `data.tokenizer` "auto", the tokenizer of the run is used. `data.normalisation` must be the
@@ -118,7 +118,7 @@ class ImageTextDataConfig:
     none, a share of the training data is used for validation."""
     validation_fraction: Share = 0.1
     """Share of images that are used for validation if a source has no validation split. All rows of
-    such an image are used. A hash of the image names selects the images."""
+    such an image go to validation. A hash of the image names selects the images."""
     image_folder: str | None = None
     """Folder to which paths of images are relative (null: the table's folder)."""
     tokenizer: str = "auto"
@@ -181,13 +181,13 @@ class MaskedDataConfig(CaptionDataConfig):
     validation_fraction: Share = 0.02
     tokenizer: str = "bpe"
     resize: PositiveInt | None = None
-    """Size in pixels of the shorter side of a validation image before the centre crop. null: the
-    model's image_size."""
+    """The shorter side of validation images is resized to this number of pixels before the centre
+    crop. null: the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images with a text. Do not flip images whose texts mention left or
     right."""
     batch_shares: tuple[PositiveInt, PositiveInt, PositiveInt] = (1, 1, 1)
-    """Ratio of images, texts and pairs in a batch. The paper uses a third of each."""
+    """Ratio of images, texts and pairs in a batch. In the paper, each makes up a third."""
     image_source: str | None = BUILTIN
     """Source of images without a text: builtin:shapes, or a source that image-modelling accepts.
     null: the images of the pairs."""
@@ -209,8 +209,8 @@ class MaskedDataConfig(CaptionDataConfig):
     """Maximum number of tokens of the text of a pair (null: the model's max_length). Longer texts
     are truncated."""
     image_tokenizer: str = BUILTIN_TOKENIZER
-    """Image tokenizer, which gives the target codes: the directory of an image-tokenizer run, or
-    builtin:patches. builtin:patches runs k-means on patches of the training images."""
+    """Image tokenizer that gives the target codes: the directory of an image-tokenizer run, or
+    builtin:patches (k-means on patches of the training images)."""
     image_mask_ratio: Share = 0.4
     """Share of the patches of an image that are masked. Patches are masked in blocks."""
     text_mask_ratio: Share = 0.15
@@ -271,11 +271,11 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Validation split of VQA v2. "held_out": `validation_images` images of val2014 are used for
     validation. The model trains on train2014 and the other images of val2014. "val2014": all of
     val2014 is used for validation. The model trains on train2014. "test-dev2015" and "test2015"
-    have no public answers. `magneto evaluate` then writes the answers of a run to a file for the
-    leaderboard."""
+    have no public answers. For these splits, `magneto evaluate` writes a run's answers to a file
+    for the leaderboard."""
     validation_images: PositiveInt = 1000
-    """Number of images of val2014 that "held_out" uses for validation, with all questions about
-    them. BEiT-3's released fine-tuning uses 1000."""
+    """Number of images of val2014 that "held_out" uses for validation. All questions about these
+    images go to validation. BEiT-3's released fine-tuning uses 1000."""
     validation_seed: int = 0
     """Seed that selects the validation images of "held_out"."""
     answers: str | None = None
@@ -285,15 +285,15 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """An answer is in the answer list if it is the majority answer to at least this many questions.
     null: 9 for VQA v2, and 1 for other sources. For VQA v2 the list then has 3129 answers."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
-    """Form in which annotators' answers are searched in the answer list to make targets. "raw", as
-    in BEiT-3's released code: as the annotators wrote them. "normalised": after the normalisation
-    that the answers of the list have."""
+    """Form in which an annotator's answer is looked up in the answer list, to make targets. "raw",
+    as in BEiT-3's released code: the answer as written. "normalised": the answer after
+    normalisation. VQA v2's list contains normalised answers."""
     normalise_answers: Literal["where_annotators_disagree", "always"] = "where_annotators_disagree"
     """Normalisation of answers in the metric. "where_annotators_disagree" is the official rule.
     "always" is the rule that many papers describe."""
     input: Literal["both", "question", "image"] = "both"
-    """Input of the model: "both", only the "question", or only the "image". One input alone is an
-    ablation."""
+    """Input of the model: "both", only the "question", or only the "image". Use a single input for
+    ablations."""
     held_out: str | None = None
     """File in a run's assets with the names of the validation images. Magneto sets this field when
     it opens a run."""
@@ -318,8 +318,8 @@ class StatementDataConfig(ImageTextDataConfig):
 
     validation_fraction: Share = 0.2
     """Share of statements that are used for validation if a source has no validation split.
-    Statements with a common image stay in the same split. In NLVR2, this holds for statements about
-    a common set of images."""
+    Statements with a common image stay in the same split. In NLVR2, statements about a common set
+    of images also stay in the same split."""
     vocab_size: Vocabulary = 1000
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images. The two images of a statement are augmented independently.
@@ -336,8 +336,8 @@ class StatementDataConfig(ImageTextDataConfig):
     """Validation split: "dev", "test" or "hidden". In NLVR2, "test" is test-P (test1.json) and
     "hidden" is test-U (test2.json)."""
     input: Literal["both", "statement", "images"] = "both"
-    """Input of the model: "both", only the "statement", or only the "images". One input alone is an
-    ablation."""
+    """Input of the model: "both", only the "statement", or only the "images". Use a single input
+    for ablations."""
 
 
 @configuration

@@ -50,7 +50,7 @@ CONFIG, PICTURES = "config.json", "preprocessor_config.json"
 # Prefix of all tensors of an export, and of the first tensors of an encoder without a head.
 CORE = "core."
 EMBEDDING = "vision_embedding."
-HINT = "give a run of vision-language-modelling, or one fine-tuned from it"
+HINT = "give a run of vision-language-modelling, or a run that started from such a run"
 # Largest number of tensors in a message.
 LISTED = 8
 # Fields in which model and pre-trained run must agree: they decide what the weights compute.
@@ -135,10 +135,8 @@ def exported_tensors(folder: Path) -> dict[str, StoredTensor]:
 class FineTunedTask(ImageTextTask):
     """Base of tasks whose model can be initialised from the encoder of another run.
 
-    The model's configuration must be a `FineTunedConfig`.
-
-    Attributes:
-        images_together: Number of images of each text.
+    The model's configuration must be a `FineTunedConfig`. `images_together` is the number of images
+    of each text.
     """
 
     higher_is_better = True
@@ -238,9 +236,9 @@ class FineTunedTask(ImageTextTask):
         return self.model_config.max_length - 2 - len(self.suffix)
 
     def framed(self, split: str, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the tokens of each text from `<s>` to `</s>`, truncated, with `suffix` at the end.
+        """Return the tokens of each text from `<s>` to `</s>`, with `suffix` before `</s>`.
 
-        A message says how many texts of the split were truncated.
+        Long texts are truncated. A message says how many texts of the split were truncated.
         """
         different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
         encoded = dict(zip(different, self.tokenizer.encode(different), strict=True))
@@ -268,9 +266,8 @@ class FineTunedTask(ImageTextTask):
 class PairTask(FineTunedTask):
     """Base of tasks whose model reads a text with images and chooses a label.
 
-    Attributes:
-        column: Column of the text. If `data.input` is this name, the model reads only the text.
-        credit: Name of the result of `credits` in logs and scores.
+    `column` is the column of the text. If `data.input` is this name, the model reads only the text.
+    `credit` names the result of `credits` in logs and scores.
     """
 
     primary_metric = "accuracy"
@@ -345,10 +342,10 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss. Logs are the credit and "broken".
+        """Return the loss, and log the credit and "broken".
 
-        Another row replaces a row with an unreadable image. "broken" is the share of such
-        replacements.
+        A row with an unreadable image is replaced by another row. "broken" is the share of replaced
+        rows.
         """
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),

@@ -88,10 +88,8 @@ class VisionLanguageEncoder(nn.Module):
     """Embeddings of images and texts, and a Multiway Transformer that reads both.
 
     A model that can start from a pre-trained encoder must store this encoder as `encoder`.
-
-    Args:
-        config: Configuration in which `vocab_size` is set.
-        mask_token: Module that replaces masked patches. None: patches are never masked.
+    `config.vocab_size` must be set. `mask_token` replaces masked patches. If `mask_token` is None,
+    patches are never masked.
     """
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:
@@ -105,18 +103,11 @@ class VisionLanguageEncoder(nn.Module):
             self.transformer.final_norm = nn.ModuleDict({name: FastIdentity() for name in names})
 
     def forward(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Encode the samples of a batch.
+        """Return the features of vision tokens and of language tokens, each (tokens, width).
 
-        Args:
-            images: Images (images, channels, height, width). Images without a text come first, then
-                the images of pairs. There may be none.
-            samples: Texts, and the packing of images, pairs and texts (see `join_samples`).
-            hidden: True for masked patches, boolean (images, patches). None: no patch is masked.
-
-        Returns:
-            Features of the vision tokens (vision tokens, width) and of the language tokens
-            (language tokens, width). The vision tokens of an image are the class token and the
-            patches.
+        `images` is (images, channels, height, width). Images without a text come first, then the
+        images of pairs. `samples` comes from `join_samples`. `hidden` is True for masked patches,
+        boolean (images, patches).
         """
         vision, language = self.embed(images, samples, hidden)
         return self.transformer(vision, language, samples.packing)
@@ -150,7 +141,7 @@ def interpolate_positions(
         ValueError: If texts of `new` are longer than texts of `old`.
     """
     if new.max_length > old.max_length:
-        raise ValueError(f"its texts have at most {old.max_length} tokens: give "
+        raise ValueError(f"the texts of this run have at most {old.max_length} tokens: give "
                          f"--model.max_length {old.max_length} or less")  # fmt: skip
     made = dict(state)
     for name, tensor in state.items():
@@ -215,15 +206,9 @@ class MaskedDataModel(nn.Module):
     ) -> Any:
         """Return logits, or losses if both `codes` and `words` are given.
 
-        Args:
-            images: Images (images, channels, height, width).
-            masked: Samples with masked patches and masked words.
-            codes: Target code of each masked patch (masked patches,); -100 for no target.
-            words: Target token of each masked word (masked words,); -100 for no target.
-
-        Returns:
-            Two logits: of patches (masked patches, codes) and of words (masked words, vocab_size).
-            With targets, two summed cross-entropies: of patches and of words.
+        Logits are (masked patches, codes) and (masked words, vocab_size). Losses are two summed
+        cross-entropies, one of the patches and one of the words. `codes` (masked patches,) and
+        `words` (masked words,) are targets. Targets of -100 do not count.
         """
         vision, language = self.encoder(images, masked.samples, masked.hidden)
         # A class token precedes each image's patches.

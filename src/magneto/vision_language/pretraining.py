@@ -98,9 +98,8 @@ def mask_words(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a share of the tokens of a text, at least one. Special tokens are never masked.
 
-    Returns:
-        The masked text and the targets, both (length,). Unmasked positions have the target
-        `IGNORED`.
+    The masked text and the targets are returned, both (length,). Unmasked positions have the target
+    `IGNORED`.
     """
     most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
@@ -156,9 +155,9 @@ def pair_examples(
 ) -> Example:
     """Return a function that makes an example from the index of an image-text pair.
 
-    To the example of the image it adds "seen", the partly masked tokens, and "targets", both
-    (longest,). "length" is the number of tokens without padding. A text is `<s>` (`begin`), its
-    tokens and `</s>`, truncated or padded to `longest`.
+    The example of the image gets three more entries. The partly masked tokens, "seen", and
+    "targets" are (longest,). The number of tokens without padding is "length". A text is `<s>`
+    (`begin`), its tokens and `</s>`, truncated or padded to `longest`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -177,10 +176,8 @@ def pair_examples(
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
     """Join the collated examples of each stream in `PARTS` to a batch.
 
-    Returns:
-        A batch. "images" are first images without a text, then images of pairs. "masked" is a
-        `MaskedSamples`. "words" are the targets of masked words (masked words,). "blank" is True
-        for broken images (images,).
+    Images without a text come before images of pairs. "masked" is a `MaskedSamples`. "words" are
+    the targets of masked words. "blank" is True for broken images.
     """
     images, texts, pairs = (pieces[name] for name in PARTS)
     lengths = pairs["length"].tolist()
@@ -222,11 +219,6 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
 
 
 def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
-    """Return the numbers of images, texts and pairs in a batch.
-
-    Raises:
-        ValueError: If the batch size is not a multiple of the sum of the shares.
-    """
     whole = sum(shares)
     if batch_size % whole:
         nearest = max(whole, round(batch_size / whole) * whole)
@@ -238,11 +230,9 @@ def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
 class MaskedDataModelling(CodePrediction, ImageTextTask):
     """Masked data modelling with a `MaskedDataModel`. Losses are in nats per masked patch or word.
 
-    A frozen image tokenizer gives the codes of patches from unmasked images.
-
-    Attributes:
-        text_length: Number of tokens of a sequence of text without an image.
-        paired_text_length: Maximum number of tokens of a text with an image.
+    A frozen image tokenizer gives the codes of patches from unmasked images. `text_length` is the
+    number of tokens of a sequence of texts without an image. `paired_text_length` is the maximum
+    number of tokens of a text with an image.
     """
 
     unit = "tokens"
@@ -308,11 +298,6 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Training texts and validation texts without an image.
-
-        Raises:
-            ValueError: If there are too few tokens for one sequence.
-        """
         data, tokenizer, length = self.data_config, self.tokenizer, self.text_length
         if data.text_source is None:
             train, validation = self.paired_texts

@@ -1,14 +1,12 @@
 """Visual question answering: the answer to a question about an image is chosen from a list.
 
-Questions come from VQA v2's files, from a table, or from the built-in scenes. VQA v2 has JSON files
-of questions and annotations, and COCO's images:
+Questions come from VQA v2's files, from a table, or from the built-in scenes. The questions of VQA
+v2's test-dev2015 are about images of test2015. These two splits have no annotations. The files of
+other splits have names like those of train2014:
 
     FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in FOLDER/vqa/, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
-
-The names for val2014, test2015 and test-dev2015 have the same form. The questions of test-dev2015
-are about images of test2015. These two splits have no annotations.
 """
 
 from __future__ import annotations
@@ -90,21 +88,15 @@ class Questions(ImageSplits):
     """Training and validation questions: columns "question", "answers", "majority", "kind", "id".
 
     Every training question has an image, and an answer in the answer list.
-
-    Attributes:
-        answers: The answer list.
-        train_targets: Targets of the training questions, from `gather_targets`.
-        validation_targets: Targets of the validation questions, from `gather_targets`.
-        answerable: True for validation questions with an answer in the list that scores above 0.
-        coverage: Share of the annotators' answers to training questions that are in the list,
-            before and after normalisation.
     """
 
     answers: list[str]
     train_targets: Any
     validation_targets: Any
     answerable: np.ndarray
+    """True for validation questions with an answer in the list that scores above 0."""
     coverage: tuple[float, float]
+    """Share of the annotators' answers that are in the list, before and after normalisation."""
 
     @cached_property
     def answered(self) -> bool:
@@ -121,7 +113,7 @@ class Questions(ImageSplits):
                  "answers": len(self.answers)}  # fmt: skip
         raw, normalised = self.coverage
         return (f"{self.counts.describe_amounts(parts)}; the answer list covers {raw:.2%} of the "
-                f"annotations, and {normalised:.2%} if they are normalised")  # fmt: skip
+                f"annotations, and {normalised:.2%} after normalisation")  # fmt: skip
 
 
 class QuestionAnswering(PairTask):
@@ -376,8 +368,8 @@ def kind_of(answer: str) -> str:
 def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:
     """Return the answer list of the recipe, or the frequent answers by VQA v2's rule.
 
-    If the annotators of every question agree, as with single answers, the listed answers are not
-    normalised. The metric then requires the same spelling.
+    If all annotators agree on every question, listed answers stay as written. The metric then
+    requires the same spelling.
     """
     if config.answers is not None:
         return read_answers(config.answers)
@@ -514,11 +506,11 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on its training images.
 
-    If the folder is not that of the run's data, images with the same names may have other
-    questions. This is then only a warning.
+    Another source may have other questions about images with the same names. It only gives a
+    warning.
 
     Raises:
-        ValueError: If the images are training images in the run's own data.
+        ValueError: If the source is that of the run, and images are training images.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

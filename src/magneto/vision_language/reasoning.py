@@ -132,9 +132,7 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
 def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
     """Return the share of sentences for which all statements are classified correctly.
 
-    Args:
-        sentences: Sentence of each statement.
-        right: True if the statement is classified correctly (statements,).
+    `sentences` has the sentence of each statement. `right` is True for correct statements.
     """
     _, number = np.unique(np.array(sentences), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
@@ -207,7 +205,6 @@ def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
 
 
 def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -> Table:
-    """Return the statements of a table whose rows have two images, a statement and a label."""
     images = {"left": config.left_column, "right": config.right_column}
     words = {"statement": config.statement_column, "truth": config.truth_column}
     table = find_columns(table, images, words, config.image_folder, counts)
@@ -241,8 +238,8 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
     """Return the name of each row's group, which is the name of an image in this group.
 
-    Rows with a common image have the same group, as have rows that a chain of common images
-    connects. A row that lacks an image connects no groups.
+    Rows with a common image belong to one group. Chains of such rows also belong to one group. A
+    row that lacks an image connects no groups.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

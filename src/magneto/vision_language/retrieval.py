@@ -1,16 +1,11 @@
 """Image-text retrieval: finding the captions of an image, and the image of a caption.
 
 The contrastive loss compares every image of the global batch with every text. It is therefore not a
-sum over independent micro-batches. As in GradCache (arXiv 2101.06983), every micro-batch is
-embedded twice:
-
-1. All micro-batches are embedded without a gradient.
-2. One micro-batch after another is embedded with a gradient. The new embeddings replace the old
-   embeddings of this micro-batch, and the loss of the global batch is differentiated with respect
-   to the new embeddings.
-
-The sum of these gradients is the gradient of the loss of the global batch. With dropout or
-stochastic depth it is not exact, because the old and the new embeddings differ.
+sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each micro-batch is embedded
+twice. First, all micro-batches are embedded without a gradient. Then each micro-batch is embedded
+again with a gradient. The new embeddings replace the old ones in the loss of the global batch. The
+gradients of all micro-batches add up to the gradient of this loss. With dropout or stochastic
+depth, the sum is not exact, because the old and the new embeddings differ.
 """
 
 from __future__ import annotations
@@ -45,9 +40,9 @@ NOT_FOUND = 1 << 62
 class WholeBatchStream(BatchStream):
     """Stream of micro-batches with their position in the global batch.
 
-    In a micro-batch, "start" is the number of earlier examples in the global batch, and "total" is
-    the number of examples in the global batch. The first micro-batch of a rank also has "pieces",
-    all micro-batches of the rank.
+    In a micro-batch, "start" is the index of the first example in the global batch. "total" is the
+    size of the global batch. The first micro-batch of a rank also has "pieces", all micro-batches
+    of the rank.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
@@ -114,10 +109,10 @@ class ImageTextRetrieval(CaptionedTask):
         return {**self._apart(batch, self.longest_texts(examples)), "start": 0, "total": examples}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss, with negatives from the global batch.
+        """Return the loss, with negatives from the global batch. It logs "broken".
 
-        Another pair replaces a pair with an unreadable image. The log "broken" is the share of such
-        replacements.
+        A pair with an unreadable image is replaced by another pair. "broken" is the share of
+        replaced pairs.
         """
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])
@@ -218,15 +213,11 @@ def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
 def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
     """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
-    "text_recall_at_1" is the recall of texts for an image, and "image_recall_at_1" that of the
-    image for a text. Wrong answers rank before right answers of the same similarity, so constant or
-    non-finite embeddings score 0.
-
-    Args:
-        images: Embeddings of images, of length 1 (images, width).
-        texts: Embeddings of texts, of length 1 (texts, width).
-        owners: Index of each text's image (texts,). Every image must have a text.
-        broken: True if the image is broken (images,). Queries with or for a broken image fail.
+    The recall of texts for an image is "text_recall_at_1". The recall of the image for a text is
+    "image_recall_at_1". Wrong answers rank before right answers of the same similarity. Constant or
+    non-finite embeddings therefore score 0. Embeddings must have length 1. `owners` is the index of
+    each text's image (texts,). Every image must have a text. Queries with or for a `broken` image
+    fail.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -242,9 +233,10 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
     """Return the rank (from 0) of the first right answer to each query, (queries,).
 
-    An answer is right if its image in `given` is the query's image in `wanted`. A right answer does
-    not count if its similarity is not finite. If no right answer is left, the rank is `NOT_FOUND`.
-    A wrong answer with a similarity of nan ranks first.
+    The images of queries are `wanted`, and those of answers are `given`. An answer is right if its
+    image is that of the query. A right answer does not count if its similarity is not finite. If no
+    right answer is left, the rank is `NOT_FOUND`. A wrong answer with a similarity of nan ranks
+    first.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -288,18 +280,13 @@ def piece_loss(
 ) -> Tensor:
     """Return the part of a micro-batch in the loss of the global batch.
 
-    The value is the sum of the losses of the micro-batch's pairs. The embeddings of the micro-batch
-    get the gradient of the losses of all pairs, because they are negatives of the other pairs. The
-    scale gets the gradient of the losses of the micro-batch's pairs. Summed over all micro-batches,
+    The value is the sum of the losses of the micro-batch's pairs. The embeddings get the gradient
+    of the losses of all pairs, because each embedding is also a negative of other pairs. The scale
+    gets the gradient of the losses of the micro-batch's pairs. Summed over all micro-batches,
     values and gradients are those of the global batch.
 
-    Args:
-        images: Embeddings of the micro-batch's images (pairs, width).
-        texts: Embeddings of the micro-batch's texts (pairs, width).
-        scale: Scale of similarities.
-        everything: Embeddings of all images and of all texts of the global batch, without a
-            gradient.
-        start: Index of the micro-batch's first pair in the global batch.
+    All embeddings of the global batch are in `everything`, without a gradient. `start` is the index
+    of the micro-batch's first pair in the global batch.
     """
     stop = start + len(images)
     own = slice(start, stop)

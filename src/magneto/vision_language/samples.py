@@ -27,20 +27,18 @@ class Samples:
     """Texts of a batch, and the packing of texts and images.
 
     A sample is an image alone, an image-text pair, or a text alone.
-
-    Attributes:
-        token_ids: Tokens of the texts of pairs, then of texts alone (language tokens,).
-        token_positions: Position of each token in its text, from 0 (language tokens,).
-        packing: Packing of the samples: images alone, then pairs, then texts alone.
-        image_starts: Index of each image's class token among the vision tokens (images,).
-        text_starts: Index of each text's `<s>` among the language tokens (texts,).
     """
 
     token_ids: Tensor
+    """Tokens of the texts of pairs, then of texts alone (language tokens,)."""
     token_positions: Tensor
+    """Position of each token in its text, from 0 (language tokens,)."""
     packing: Packing
+    """Packing of the samples: images alone, then pairs, then texts alone."""
     image_starts: Tensor
+    """Index of each image's class token among the vision tokens (images,)."""
     text_starts: Tensor
+    """Index of each text's `<s>` among the language tokens (texts,)."""
 
     @property
     def text_ends(self) -> Tensor:
@@ -55,25 +53,20 @@ class Samples:
 
 @dataclass(frozen=True)
 class MaskedSamples:
-    """Samples of a batch with masked patches and words.
-
-    Attributes:
-        samples: Images alone, pairs and texts alone. Masked words are already replaced.
-        hidden: True for masked patches, boolean (images, patches).
-        patches: Indices of masked patches (masked patches,), first those in images alone. An index
-            is image * patches per image + patch.
-        words: Indices of masked words among the language tokens (masked words,), first those in
-            pairs.
-        alone_patches: Number of masked patches in images alone.
-        paired_words: Number of masked words in pairs.
-    """
+    """Samples of a batch with masked patches and words."""
 
     samples: Samples
+    """Samples in which masked words are already replaced."""
     hidden: Tensor
+    """True for masked patches, boolean (images, patches)."""
     patches: Tensor
+    """Indices image * patches per image + patch of masked patches, first those in images alone."""
     words: Tensor
+    """Indices of masked words among the language tokens, first those in pairs."""
     alone_patches: int
+    """Number of masked patches in images alone."""
     paired_words: int
+    """Number of masked words in pairs."""
 
 
 def join_samples(
@@ -84,13 +77,8 @@ def join_samples(
 ) -> Samples:
     """Pack the samples of a batch on the CPU: images alone, then pairs, then texts alone.
 
-    The length of a packed row is that of the longest sample.
-
-    Args:
-        image_tokens: Number of vision tokens of an image.
-        images: Number of images without a text.
-        paired: Tokens of each text with an image, int64, from `frame_text`.
-        alone: Tokens of each text without an image, int64, from `frame_text`.
+    A packed row is as long as the longest sample. `images` is the number of images alone. `paired`
+    and `alone` contain the tokens of each text with and without an image, from `frame_text`.
     """
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]

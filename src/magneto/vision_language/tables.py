@@ -1,12 +1,5 @@
 """Tables of images with captions, questions or statements, and the base class of their tasks.
 
-Use::
-
-    splits = load_rows(config, tables_of, problems, counts)    # lists the source without decoding
-    rows = splits.train                    # a magneto.vision.images.ImageSplit
-    len(rows), rows.values("question")     # number of rows; a column's values
-    rows.open_all(3)                       # the pictures of row 3: one, or two for a statement
-
 `magneto.data.formats` reads tables, tar shards and other general sources. Data sets with special
 file formats (VQA v2, NLVR2, Karpathy's captions) have functions that return tables.
 """
@@ -94,21 +87,13 @@ def load_rows(
 ) -> ImageSplits:
     """Return training and validation rows. Training rows with a missing image are left out.
 
-    Missing images are counted, and `problems` records their names.
-
-    Args:
-        config: Source and shares.
-        tables: Function that reads a source.
-        problems: Record of problems of the data.
-        counts: Counts of problems, for messages.
-        wanted: Split to validate on, which must exist. Only for "validation", another split or a
-            share of the training rows can replace it.
-        names: Columns of images.
-        key: Rows with the same value in this column stay in the same split.
+    Missing images are counted, and `problems` records their names. `wanted` is the split to
+    validate on. Only if `wanted` is "validation", another split or a share of the training rows may
+    replace it. `names` are the columns of images. Rows with the same value in the column `key` stay
+    in one split.
 
     Raises:
-        ValueError: If there are no training or validation rows, if all their images are missing, or
-            if the wanted split is missing.
+        ValueError: If the wanted split is missing, if a split has no rows, or if it has no images.
     """
     splits, other = tables(config.source), None
     if config.validation_source is not None:
