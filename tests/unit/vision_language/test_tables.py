@@ -144,5 +144,5 @@ def test_odd_records_in_karpathys_layout(tmp_path: Path) -> None:
     write_dataset(tmp_path, [record(98, "train"), record(99, "train")])
     with pytest.raises(ValueError, match=r"COCO_9[89]\.jpg.*image_folder"):
         load(path)
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="to one of them"):
         load(tmp_path)
