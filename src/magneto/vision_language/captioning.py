@@ -67,8 +67,7 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Mask words of captions. Return parts of a batch, and each caption's number of masked
-        words.
+        """Mask words of captions. Return parts of a batch, and counts of masked words.
 
         Each key seeds the masks of one caption. The packing of "samples" has a left-to-right mask.
         "words" are the indices of masked words among the language tokens. "targets" are the masked
