@@ -55,9 +55,7 @@ def parser() -> Parser:
             "beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or "
             "torchscale")  # fmt: skip
     add("--to", metavar="FORMAT", help=what)
-    what = ('JSON file with arguments that the weights do not contain, such as {"num_heads": 12} '
-            'for timm, or {"decoder_attention_heads": 12, "deepnorm": true} for '
-            "torchscale")  # fmt: skip
+    what = 'JSON file with arguments that the weights do not contain, such as {"num_heads": 12}'
     add("--config", type=Path, metavar="FILE", help=what)
     what = "for BEiT-3 with texts: the original tokenizer beit3.spm"
     add("--tokenizer", type=Path, metavar="FILE", help=what)

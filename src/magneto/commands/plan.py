@@ -128,7 +128,7 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
                       "yes" if way["fits"] else "no", str(way["largest"])])  # fmt: skip
     advice = (
         f"nothing fits in {memory}, even with one example at a time and recomputed "
-        "activations; use more or larger GPUs, a shorter length or a smaller model"
+        "activations; use more or larger GPUs, shorter examples or a smaller model"
     )
     if chosen := found["advice"]:
         advice = f"{chosen['options']}  ({size(chosen['needed'])} per GPU)"

@@ -58,13 +58,13 @@ def parser() -> Parser:
     add("--steps", type=at_least_one, default=5, help="number of training steps")
     what = "then train for this time (60s, 5m), and compare the result with a trivial baseline"
     add("--trial", type=duration, metavar="TIME", help=what)
-    what = ("only measure how the change of the output in one step grows with depth, for these "
-            "numbers of layers (width 64, random inputs)")  # fmt: skip
+    what = ("only measure the change of the output in one step, for these numbers of layers (width "
+            "64, random inputs)")  # fmt: skip
     add("--depths", type=sizes, metavar="N,M", help=what)
     what = "stack for --depths: an encoder or a causal decoder"
     add("--stack", choices=("encoder", "decoder"), default="decoder", help=what)
-    what = ("only measure how the change of each layer's output grows with width, for these widths "
-            "(coordinate check of muP)")  # fmt: skip
+    what = ("only measure the change of each layer's output, for these widths (coordinate check of "
+            "muP)")  # fmt: skip
     add("--coordinates", type=sizes, metavar="N,M", help=what)
     what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
     add("--seeds", type=read_as(NonNegativeInt), metavar="N", help=what)

@@ -1,7 +1,7 @@
 """`magneto table`: tables of scores, with a row for each placement.
 
 A grid point is one combination of learning rate and --grid values. In the first table, each row
-shows the grid point with the best mean score on validation data.
+has the grid point with the best mean validation score.
 """
 
 from __future__ import annotations

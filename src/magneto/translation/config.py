@@ -43,14 +43,15 @@ class ParallelDataConfig:
 
     source: str = "builtin:phrases"
     """Source of parallel text: PATH, hf:NAME or builtin:phrases[:CODES] (such as
-    builtin:phrases:de,en). PATH is a folder, a file (.tsv, .csv, .jsonl, .json or .parquet), or the
-    stem of aligned files (`a` for a.en and a.de)."""
+    builtin:phrases:de,en). PATH is a folder or a file (.tsv, .csv, .jsonl, .json or .parquet). For
+    aligned files such as a.en and a.de, PATH may be the stem `a`."""
     validation_source: str | None = None
     """Separate source of validation text. Its validation split is used. If there is none, its test
     split is used, or else its training split. By default, `source` provides the validation text."""
     validation_fraction: Share = 0.02
-    """Share of sentence pairs that are used for validation if there is neither a validation split
-    nor `validation_source`. The hash of the sentence in `pivot_language` decides."""
+    """Share of sentence pairs for validation. It applies to language pairs without a validation
+    split, unless `validation_source` is set. The hash of the sentence in `pivot_language` selects
+    the pairs."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation sentences per language pair; null for all."""
     languages: tuple[str, ...] | None = None
@@ -71,8 +72,8 @@ class ParallelDataConfig:
     tokenizer_lines: PositiveInt = 60_000
     """Number of sentences that "sentencepiece" is trained on. They are sampled from 50 million
     characters of text, in equal parts from all language pairs. Use more sentences for many
-    languages. Training a vocabulary of 64,000 on a million sentences took a minute on one core, and
-    1.3 GB of memory."""
+    languages. Training a vocabulary of 64,000 on a million sentences took one core a minute. This
+    used 1.3 GB of memory."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
     """Maximum length of a sentence in tokens, tag and end token included. Pairs with a longer
     sentence are left out of training."""

@@ -65,12 +65,8 @@ class TranslationModel(nn.Module):
     ) -> Tensor | CrossEntropyLoss:
         """Return logits, or the loss if there are targets.
 
-        Args:
-            source: Source tokens, (batch, source length).
-            target: Decoder inputs, (batch, target length).
-            source_mask: False for padding, (batch, source length).
-            target_mask: False for padding, (batch, target length).
-            targets: Tokens to predict, (batch, target length); -100 is ignored.
+        Tokens and masks have the shape (batch, length). Masks are False for padding. `target` has
+        the inputs of the decoder. `targets` has the tokens to predict. Targets of -100 are ignored.
         """
         memory = self.encode(source, source_mask)
         if targets is None:

@@ -130,8 +130,8 @@ class ParallelSplit:
     """Tokenised split of a corpus.
 
     `tokens` has the tokens of all sentences, without tags and end tokens. The two sentences of an
-    example follow each other. `offsets` has the start of each sentence, and the end of the text,
-    (2 x examples + 1,). `ranges` has the range of examples of each language pair.
+    example follow each other. `offsets` has the boundaries of all sentences, (2 x examples + 1,).
+    `ranges` has the range of examples of each language pair.
     """
 
     tokens: np.ndarray
@@ -351,9 +351,9 @@ def length_groups(
 ) -> list[np.ndarray]:
     """Cut examples into groups of similar length, and return the indices of each group.
 
-    `lengths` has the lengths of source and target, (examples, 2). The size of a group is the number
-    of examples times the longest length, and is at most `budget`. Groups of short examples come
-    first. Examples of equal length are in random order.
+    `lengths` has the lengths of source and target, (examples, 2). In each group, the number of
+    examples times the longest length is at most `budget`. Groups of short examples come first.
+    Examples of equal length are in random order.
     """
     order = sort_by_length(lengths[:, 1], lengths[:, 0], random)
     return cut_groups(order, lengths.max(1, keepdims=True), [budget])

@@ -211,12 +211,10 @@ class Translation(Task):
 
 @dataclass(frozen=True)
 class TranslationScores:
-    """Scores of a set of translations.
+    """Scores of a set of translations. `bleu` and `chrf` are from 0 to 100.
 
-    Attributes:
-        bleu: BLEU from 0 to 100 of cased, detokenised text (sacreBLEU's 13a, "exp" smoothing).
-        chrf: chrF2 from 0 to 100 (character 6-grams).
-        sentences: Number of sentences.
+    BLEU is sacreBLEU's score of cased, detokenised text (13a, "exp" smoothing). chrF is chrF2
+    (character 6-grams).
     """
 
     bleu: float
@@ -319,11 +317,8 @@ class TranslationResult:
 class TextTranslator:
     """Translator of texts. The results are in the order of the texts.
 
-    Args:
-        model: Translation model in evaluation mode, on its device.
-        vocabulary: Tokenizer and tags of the model.
-        max_length: Maximum length of a source in tokens, tag and end token included.
-        search: A `magneto.hf.BeamSearch`.
+    `model` must be in evaluation mode. `max_length` is the maximum number of tokens of a source,
+    tag and end token included. `search` is a `magneto.hf.BeamSearch`.
 
     Raises:
         ModuleNotFoundError: If transformers is not installed.
