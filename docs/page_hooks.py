@@ -24,6 +24,11 @@ def on_post_page(output: str, **page: Any) -> str:
     return output.replace(dialog, f'{dialog} aria-label="Search"')
 
 
+def on_post_template(output: str, **template: Any) -> str:
+    """Name the search dialog of the page for missing addresses, which is a template."""
+    return on_post_page(output)
+
+
 def formula(found: re.Match[str]) -> str:
     """Return a formula as MathML; a displayed formula is a block that the keyboard can scroll."""
     text, display = found["inline"] or found["block"], found["block"] is not None
