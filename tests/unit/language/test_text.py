@@ -77,12 +77,13 @@ def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -
 
 def test_validation_from_another_source(tmp_path: Path) -> None:
     path, held = corpus(tmp_path), tmp_path / "other.txt"
-    held.write_text("held out " * 20)
+    held.write_text("held out – " * 20, encoding="utf-8")
     config = TextDataConfig(
         source=str(path), validation_source=str(held), tokenizer="bytes", max_length=8
     )
     prepared = prepare_text(config, SILENT)
     assert bytes(prepared.validation.tokens[:8].astype(np.uint8)) == b"held out"
+    assert prepared.validation.text_bytes == len(held.read_bytes())
     assert prepared.train.text_bytes == sum(len(t.encode()) for t in read(path)[0])
 
 
