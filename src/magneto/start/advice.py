@@ -67,7 +67,6 @@ def split_sizes(train: int, validation: int, unit: str) -> tuple[str, str]:
 
 
 def steps_for(examples: int, each: float, limits: tuple[int, int]) -> int:
-    """Return the number of training steps: one per `each` examples, within limits."""
     wanted = 500 * round(examples / each / 500)
     return int(np.clip(wanted, *limits))
 
@@ -158,10 +157,6 @@ def masked_images(task: Any, given: Given) -> DataSummary:
 
 
 def vocabulary_size(characters: int, each: int = CHARACTERS_A_PIECE) -> int:
-    """Return a vocabulary size for a text: one token per `each` characters.
-
-    It is rounded to a power of two, within limits.
-    """
     wanted = characters / each
     return int(np.clip(2 ** round(np.log2(max(wanted, 1))), *VOCABULARIES))
 

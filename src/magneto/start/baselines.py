@@ -29,7 +29,6 @@ Baseline = Callable[[Any], Sequence[Scored]]
 
 
 def pixel_regression(task: Any) -> Sequence[Scored]:
-    """Score logistic regression on the pixels of the model's input."""
     linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
     train, labels = _images(task.fixed_batches(task.splits.train))
     asked, right = _images(task.fixed_batches(task.splits.validation))
@@ -39,7 +38,6 @@ def pixel_regression(task: Any) -> Sequence[Scored]:
 
 
 def predict(model: Any, examples: Any, labels: np.ndarray, asked: Any) -> np.ndarray | None:
-    """Fit a scikit-learn model and return its predictions. With only one label, return None."""
     if len(np.unique(labels)) < 2:
         return None
     with warnings.catch_warnings():
@@ -64,10 +62,6 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
-    """Score a linear model of a text's words.
-
-    For pairs of texts, the model compares the words of both.
-    """
     from magneto.language.classification import number_scores, word_baseline
 
     number = task.data_config.regression
@@ -90,7 +84,6 @@ def bag_of_words(task: Any) -> Sequence[Scored]:
 
 
 def statement_alone(task: Any) -> Sequence[Scored]:
-    """Score a linear model of the statement's words, without the images."""
     train, held = task.splits.train, task.splits.validation
     known, right = (np.array(list(part.values("truth"))) for part in (train, held))
     answers = predict_by_words(train.values("statement"), known, held.values("statement"))
@@ -104,11 +97,6 @@ def predict_by_words(
     least: int = 1,
     number: bool = False,
 ) -> np.ndarray | None:
-    """Return the predictions of a linear model of words and word pairs with tf-idf weights.
-
-    Words in fewer than `least` training texts are ignored. The result is None if no words are left,
-    or if there is only one class.
-    """
     text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)
     words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=least)
@@ -135,7 +123,7 @@ def interpolated_nats(train: np.ndarray, asked: np.ndarray, size: int, most: int
     """Return the nats per token of n-grams with Witten-Bell smoothing.
 
     p(w | h) = (c(h w) + d(h) p(w | shorter h)) / (c(h) + d(h)), where d(h) is the number of
-    distinct words after h. `most` is the length of the longest n-gram.
+    distinct words after h.
     """
     single = np.bincount(train, minlength=size) + 1.0
     chance = (single / single.sum())[asked]
@@ -166,7 +154,6 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 def colour_and_place(task: Any) -> Sequence[Scored]:
-    """Score logistic regression of a pixel's class on its colour and position."""
     linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
     from magneto.vision.decoding import BrokenImage
     from magneto.vision.segmentation import confusion, read_pair, segmentation_scores

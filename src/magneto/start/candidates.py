@@ -162,14 +162,12 @@ def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
 
 
 def parallel_files(files: Iterable[Path]) -> list[str]:
-    """Return the languages of the first group of files STEM.LANGUAGE[.txt].
-
-    Only endings of two letters count as languages, because many other endings have three letters.
-    """
+    """Return the languages of the first group of files STEM.LANGUAGE[.txt]."""
     from magneto.translation.text import aligned_files
 
     endings = ((unpacked_name(path).removesuffix(".txt").rpartition(".")[2], path)
                for path in sorted(files))  # fmt: skip
+    # Endings of three letters are no languages: many files have such endings.
     named = [path for ending, path in endings if LANGUAGE.fullmatch(ending)]
     return list(next(iter(aligned_files(named, frozenset()).values()), ()))
 

@@ -104,7 +104,6 @@ def normalise_answer(answer: str) -> str:
 def question_accuracy(
     answer: str, annotators: Sequence[str], when: When = "where_annotators_disagree"
 ) -> float:
-    """Return the official accuracy (0 to 1) of an answer, given all annotators' answers."""
     answer, known = tidy(answer), [tidy(one) for one in annotators]
     if when == "always" or len(set(known)) > 1:
         answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]

@@ -63,10 +63,7 @@ class CaptionWriter:
         return written[:, 1:]
 
     def next_words(self, images: Tensor, written: Tensor) -> Tensor:
-        """Return the log-probabilities of each caption's next token, (captions, vocabulary).
-
-        `written` contains the tokens so far from `<s>` on, (captions, length).
-        """
+        """Return the log-probabilities of each caption's next token, (captions, vocabulary)."""
         mask: Any = self.tokenizer.mask
         ends = torch.full_like(written[:, :1], mask)
         count, length = written.shape[0], written.shape[1] + 1
@@ -88,12 +85,6 @@ class CaptionWriter:
         return [self._search_one(image[None], how) for image in images]
 
     def _search_one(self, image: Tensor, how: CaptionSearch) -> list[int]:
-        """Return the best caption of one image (1, channels, height, width).
-
-        The score of a caption is the sum of the log-probabilities of its tokens, including `</s>`,
-        divided by (number of tokens) ** `length_penalty`. As in BEiT-3's code, a caption of maximum
-        length counts as finished without `</s>`.
-        """
         end, most = self.tokenizer.end, self.config.longest_text - 1
         written = torch.full((1, 1), self.tokenizer.begin, device=image.device)
         sums = torch.zeros(1, device=image.device)
@@ -108,6 +99,7 @@ class CaptionWriter:
             for place, (row, word, total) in enumerate(
                 zip(rows.tolist(), words.tolist(), best.values.tolist(), strict=True)
             ):
+                # As in BEiT-3's code, a caption of maximum length counts as finished.
                 if word == end or length == most:
                     tokens = [*written[row, 1:].tolist(), *([] if word == end else [word])]
                     ended.append((total / length**how.length_penalty, tokens))
@@ -131,7 +123,6 @@ class CaptionWriter:
 
 
 def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
-    """Return samples of image-text pairs with texts of equal length, (pairs, length)."""
     count, length = tokens.shape
     numbers = torch.arange(count, device=tokens.device)
     places = torch.arange(count * (image_tokens + length), device=tokens.device).view(count, -1)

@@ -53,11 +53,6 @@ class ImageCaptioning(CaptionedTask):
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Mask tokens of a caption. Return the caption and the positions of masked tokens.
-
-        `row` contains the tokens from `<s>` to `</s>`. At least one token is masked. It may be
-        `</s>`, but not `<s>`.
-        """
         count = max(1, round(self.data_config.mask_ratio * (len(row) - 1)))
         chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))
         seen = row.copy()
@@ -67,11 +62,9 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Mask words of captions. Return parts of a batch, and counts of masked words.
+        """Return parts of a batch in which words are masked, and counts of masked words.
 
         Each key seeds the masks of one caption. The packing of "samples" has a left-to-right mask.
-        "words" are the indices of masked words among the language tokens. "targets" are the masked
-        tokens.
         """
         both = [self.hidden(text, np.random.default_rng(list(key)))
                 for text, key in zip(texts, keys, strict=True)]  # fmt: skip

@@ -104,7 +104,6 @@ def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def readable_rows(rows: ImageSplit) -> list[int]:
-    """Return a few rows with a readable image. Every call returns the same rows."""
     found: list[int] = []
     for row in evaluation_order(len(rows)).tolist():
         with suppress(BrokenImage):

@@ -58,11 +58,6 @@ class VisionEmbedding(nn.Module):
         self.positions = VectorTable(config.image_tokens, width, std=width**-0.5)
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return the vectors (images * image_tokens, width) of images.
-
-        `images` is (images, channels, height, width). `hidden` is boolean (images, patches) and
-        True for masked patches.
-        """
         patches = self.patches(images)
         if self.mask_token is not None:
             patches = self.mask_token(patches, hidden)
@@ -113,7 +108,6 @@ class VisionLanguageEncoder(nn.Module):
         return self.transformer(vision, language, samples.packing)
 
     def embed(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Return the Transformer's inputs for images and texts, each (tokens, width)."""
         return self.vision_embedding(images, hidden), self.text_embedding(samples)
 
     @torch.no_grad()
@@ -177,7 +171,6 @@ def mask_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
 
 
 def pool_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> Tensor:
-    """Return the pooled features of image-text pairs, (pairs, parts * width)."""
     vision, language = streams
     read = torch.cat([part(vision, language, samples) for part in parts], dim=-1)
     # The head may not read one modality. Adding an empty sum gives the top layer of that modality

@@ -79,7 +79,6 @@ class ClosedTexts:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Positions of the end tokens in `tokens`, (texts,)."""
         return np.flatnonzero(self.tokens == self.end)
 
     def text(self, number: int) -> np.ndarray:
@@ -96,11 +95,7 @@ def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
 def mask_words(
     masking: Masking, ratio: float, row: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask a share of the tokens of a text, at least one. Special tokens are never masked.
-
-    The masked text and the targets are returned, both (length,). Unmasked positions have the target
-    `IGNORED`.
-    """
+    """Mask a share of the tokens of a text, at least one. Special tokens are never masked."""
     most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
     seen, targets = row.copy(), np.full_like(row, IGNORED)
@@ -110,19 +105,11 @@ def mask_words(
 
 
 MaskWords = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
-"""The function `mask_words` with fixed `masking` and `ratio`."""
 
 
 def image_examples(
     images: ImageSplit, transform: Transform, patches: BlockMasking, blank: np.ndarray | None = None
 ) -> Example:
-    """Return a function that makes an example from the index of an image.
-
-    An example has "images" (one image), "patches" (indices of masked patches) and "blank" (whether
-    the image is broken). The argument `blank` replaces a broken image, and patches of it are not
-    predicted. Without this argument, a broken image raises `BrokenImage`.
-    """
-
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
         def read() -> np.ndarray:
             return transform(images.open(index), draw)
@@ -136,12 +123,6 @@ def image_examples(
 
 
 def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) -> Example:
-    """Return a function that makes an example from the index of a sequence.
-
-    A sequence is `<s>` (`begin`) and the next `length - 1` tokens of the texts. An example has
-    "seen", the partly masked tokens, and "targets", both (length,).
-    """
-
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
         tokens = texts.tokens[index * (length - 1) : (index + 1) * (length - 1)]
         seen, targets = mask(np.concatenate([[begin], tokens]).astype(np.int64), draw)
@@ -153,13 +134,6 @@ def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) 
 def pair_examples(
     of_image: Example, texts: ClosedTexts, begin: int, longest: int, mask: MaskWords
 ) -> Example:
-    """Return a function that makes an example from the index of an image-text pair.
-
-    The example of the image gets three more entries. The partly masked tokens, "seen", and
-    "targets" are (longest,). The number of tokens without padding is "length". A text is `<s>`
-    (`begin`), its tokens and `</s>`, truncated or padded to `longest`.
-    """
-
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
         example = of_image(index, draw)
         tokens = texts.text(index)[: longest - 2]
@@ -174,11 +148,6 @@ def pair_examples(
 
 
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-    """Join the collated examples of each stream in `PARTS` to a batch.
-
-    Images without a text come before images of pairs. "masked" is a `MaskedSamples`. "words" are
-    the targets of masked words. "blank" is True for broken images.
-    """
     images, texts, pairs = (pieces[name] for name in PARTS)
     lengths = pairs["length"].tolist()
     paired = [
@@ -207,10 +176,6 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Collate the examples with the indices `numbers`, which may be empty.
-
-    Each example has the same random masks in every run.
-    """
     rows = [
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])
@@ -230,9 +195,7 @@ def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
 class MaskedDataModelling(CodePrediction, ImageTextTask):
     """Masked data modelling with a `MaskedDataModel`. Losses are in nats per masked patch or word.
 
-    A frozen image tokenizer gives the codes of patches from unmasked images. `text_length` is the
-    number of tokens of a sequence of texts without an image. `paired_text_length` is the maximum
-    number of tokens of a text with an image.
+    A frozen image tokenizer gives the codes of patches from unmasked images.
     """
 
     unit = "tokens"
@@ -372,8 +335,8 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     ) -> dict[str, tuple[int, Example, OnBroken]]:
         """Return the number of examples, the example function, and a callback, for each stream.
 
-        The callback records a broken image. `augmented` is the augmentation of images by stream. If
-        it is None, images are cropped in the centre, and a blank image replaces a broken one.
+        The callback records a broken image. `augmented` is the augmentation of images by stream.
+        Without it, images are cropped in the centre, and a blank image replaces a broken image.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split]}
@@ -395,10 +358,6 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         }
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return a stream of batches of images, texts and pairs.
-
-        Images, texts and pairs are shuffled separately. Every epoch has other masks.
-        """
         config = self.data_config
         sizes = stream_sizes(batch_size, config.batch_shares)
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
@@ -412,7 +371,6 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return join_streams(streams, partial(join_examples, self.model_config.image_tokens))
 
     def fixed_batches(self, split: int) -> LazyBatches:
-        """Return the batches of a split. Every call gives the same random order and masks."""
         made = self.examples(split)
         counts = [count for count, _, _ in made.values()]
         number = -(-max(counts) // EVALUATION_BATCH)

@@ -170,7 +170,6 @@ class QuestionAnswering(PairTask):
         return super().train_stream(batch_size, seed)
 
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
-        """Return the targets of questions, (questions, answers)."""
         split = self.splits.validation_targets if validation else self.splits.train_targets
         return torch.from_numpy(split[rows].toarray())
 
@@ -270,7 +269,7 @@ def load_questions(
 ) -> Questions:
     """Read training and validation questions, choose the answer list, and make the targets.
 
-    If the validation split has no public answers, there are no training questions.
+    VQA v2's test splits come without training questions.
     """
     counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
 
@@ -315,11 +314,6 @@ def load_questions(
 
 
 def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Counts) -> Table:
-    """Return the questions of a table whose rows have an image, a question and an answer.
-
-    An answer may be a list with one answer per annotator. A single answer counts as if `ANNOTATORS`
-    annotators gave it.
-    """
     words = {"question": config.question_column, "answer": config.answer_column}
     table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
 
@@ -347,10 +341,6 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Return the annotators' answers from a table's value: an answer or a list of answers.
-
-    An answer is a text, a number, or an object as in VQA's files.
-    """
     if isinstance(value, dict):
         value = value["answer"]
     if isinstance(value, list | tuple):
@@ -366,11 +356,6 @@ def kind_of(answer: str) -> str:
 
 
 def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:
-    """Return the answer list of the recipe, or the frequent answers by VQA v2's rule.
-
-    If all annotators agree on every question, listed answers stay as written. The metric then
-    requires the same spelling.
-    """
     if config.answers is not None:
         return read_answers(config.answers)
     if config.validation_split in WITHOUT_ANSWERS:
@@ -380,6 +365,7 @@ def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Tab
     parts = [tables[split] for split in ("train", "validation") if split in tables]
     majorities = [word for part in parts for word in part.values("majority")]
     written = not vqa and config.answer_lookup == "raw"
+    # If all annotators agree on a question, the metric requires the same spelling.
     if written and all(len({*row}) == 1 for part in parts for row in part.values("answers")):
         return sorted(word for word, count in Counter(majorities).items() if count >= least)
     return known_answers(majorities, least)
@@ -407,10 +393,6 @@ def vqa_folder(source: str) -> Path | None:
 def vqa_tables(
     folder: Path, config: QuestionAnsweringDataConfig, counts: Counts
 ) -> dict[str, Table]:
-    """Return VQA v2's training and validation questions for the field `validation_split`.
-
-    With a test split there are no training questions.
-    """
     root = existing_path(config.image_folder) if config.image_folder else folder
 
     def table(records: Sequence[Sequence[Any]]) -> Table:
@@ -435,7 +417,6 @@ def vqa_tables(
 
 
 def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]]:
-    """Return the values of `COLUMNS` for each question of a split."""
     path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
     rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
     asked = by_id(rows, path, DUPLICATES, counts)
@@ -487,10 +468,9 @@ def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
 
 
 def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
-    """Return the ids of the validation images, which depend only on `ids`, `count` and `seed`.
+    """Return the `count` ids with the smallest digests.
 
-    They are the `count` ids with the smallest digests. The digest is BLAKE2b (8 bytes) of the text
-    "SEED:ID", where ID is the image id of COCO.
+    The digest is BLAKE2b (8 bytes) of the text "SEED:ID", where ID is the image id of COCO.
     """
     ranks = {n: hashlib.blake2b(f"{seed}:{n}".encode(), digest_size=8).digest() for n in ids}
     return set(sorted(ranks, key=ranks.__getitem__)[:count])

@@ -130,10 +130,7 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
 
 
 def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
-    """Return the share of sentences for which all statements are classified correctly.
-
-    `sentences` has the sentence of each statement. `right` is True for correct statements.
-    """
+    """Return the share of sentences for which all statements are classified correctly."""
     _, number = np.unique(np.array(sentences), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
     return float((wrong == 0).mean())
@@ -144,8 +141,7 @@ def load_statements(
 ) -> ImageSplits:
     """Return statements with "left" and "right" image, "statement" and "truth" (1 or 0).
 
-    Statements with a common image have the same "group", which stays in one split. Statements with
-    the same sentence have the same "sentence_key", which `consistency` uses.
+    Statements with a common image have the same "group", which stays in one split.
     """
     counts = Counts()
 
@@ -165,17 +161,13 @@ def load_statements(
 
 
 def statement_files(source: str) -> dict[str, Path]:
-    """Return the files of statements below a folder, by split. If there are none, return {}.
-
-    The repository of NLVR2 also contains the older data set NLVR. Its files are ignored if there
-    are files of NLVR2.
-    """
     if parse_source(source).kind != "path" or not existing_path(source).is_dir():
         return {}
     folder = existing_path(source)
     stems = {stem: split for split, names in FILES.items() for stem in names}
     found: dict[str, Path] = {}
     paths = [path for path in walk_files(folder) if has_ending(path, ENDINGS)]
+    # The repository of NLVR2 also has files of the older data set NLVR, which are ignored.
     newer = [path for path in paths if "nlvr2" in path.relative_to(folder).parts]
     for path in newer or paths:
         stem = Path(unpacked_name(path)).stem.lower()
@@ -188,10 +180,6 @@ def statement_files(source: str) -> dict[str, Path]:
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
-    """Return a table with the columns "left", "right", "group" and "sentence_key".
-
-    Their values follow from NLVR2's identifiers. `known` maps the names of images to paths.
-    """
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
     columns: dict[str, Any] = dict(table.columns)
@@ -236,10 +224,9 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 
 
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
-    """Return the name of each row's group, which is the name of an image in this group.
+    """Return the name of each row's group.
 
-    Rows with a common image belong to one group. Chains of such rows also belong to one group. A
-    row that lacks an image connects no groups.
+    Rows with a common image belong to one group. Chains of such rows also belong to one group.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

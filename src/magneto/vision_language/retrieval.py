@@ -77,10 +77,7 @@ class ImageTextRetrieval(CaptionedTask):
         return add_captions
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return a stream of shuffled pairs of an image and one of its captions.
-
-        A batch has "images", "samples" (the images, then as many texts) and "broken".
-        """
+        """Return a stream of shuffled pairs of an image and one of its captions."""
         made = super().train_stream(batch_size, seed)
         return WholeBatchStream(made.plan, made.make, made.describe)
 
@@ -124,10 +121,6 @@ class ImageTextRetrieval(CaptionedTask):
         return Loss(total, count, {"broken": batch["broken"].sum()})
 
     def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-        """Return the embeddings of the global batch; None if `batch` is the whole global batch.
-
-        They are computed at the first micro-batch of a step and kept for the others.
-        """
         if batch["total"] == len(batch["images"]):
             return None
         if "pieces" in batch:
@@ -233,9 +226,8 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
     """Return the rank (from 0) of the first right answer to each query, (queries,).
 
-    The images of queries are `wanted`, and those of answers are `given`. An answer is right if its
-    image is that of the query. A right answer does not count if its similarity is not finite. If no
-    right answer is left, the rank is `NOT_FOUND`. A wrong answer with a similarity of nan ranks
+    An answer is right if its image (`given`) is that of the query (`wanted`). A right answer with
+    an infinite or nan similarity does not count. A wrong answer with a similarity of nan ranks
     first.
     """
     found = []
@@ -264,10 +256,7 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Gather the rows of all ranks in a tensor (total, width), detached from the graph.
-
-    `part` contains the rows of this rank. `start` is the index of its first row among all rows.
-    """
+    """Gather the rows of all ranks in a tensor (total, width), detached from the graph."""
     gathered = part.new_zeros(total, part.shape[1])
     gathered[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:

@@ -143,7 +143,6 @@ def statements() -> list[str]:
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
-    """Return every question with each of its answers, and the condition for this answer."""
     kinds: list[tuple[str, str, Condition]] = []
     for (i, shape), (j, colour) in product(enumerate(SHAPES), enumerate(COLOURS)):
         thing = i * len(COLOURS) + j
@@ -164,7 +163,6 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
 
 
 def conditions() -> list[tuple[str, Condition]]:
-    """Return each thing that statements name, and the condition that a scene contains the thing."""
     shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
               for i, shape in enumerate(SHAPES)]  # fmt: skip
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
@@ -197,7 +195,6 @@ def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.
 
 
 def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
-    """Return random scenes (count, CELLS). Each has 1 to `MOST_OBJECTS` objects."""
     objects = random.integers(1, MOST_OBJECTS + 1, (count, 1))
     rank = random.random((count, CELLS)).argsort(1)
     things = random.integers(0, len(SHAPES) * len(COLOURS), (count, CELLS))
@@ -213,7 +210,6 @@ def colours_of(scenes: np.ndarray) -> np.ndarray:
 
 
 def describe(scene: np.ndarray) -> str:
-    """Return a caption such as "a red circle at the top left and a blue cross at the right"."""
     return " and ".join(
         f"a {COLOURS[thing % len(COLOURS)]} {SHAPES[thing // len(COLOURS)]} at the {PLACES[cell]}"
         for cell, thing in enumerate(scene.tolist())
@@ -222,7 +218,6 @@ def describe(scene: np.ndarray) -> str:
 
 
 def silhouettes() -> np.ndarray:
-    """Return masks of the shapes and of an empty cell, boolean (shapes + 1, CELL, CELL)."""
     y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
     half, thick = CELL * 0.38, CELL * 0.13
     near, far = np.minimum(abs(x), abs(y)), np.maximum(abs(x), abs(y))
@@ -233,7 +228,7 @@ def silhouettes() -> np.ndarray:
 
 
 def render(scenes: np.ndarray) -> np.ndarray:
-    """Draw scenes (count, CELLS) as images, uint8 (count, SIZE, SIZE, 3)."""
+    """Draw scenes as images, uint8 (count, SIZE, SIZE, 3)."""
     cells = scenes.reshape(-1, GRID, GRID)
     # EMPTY indexes the last mask and the last colour.
     painted = silhouettes()[shapes_of(cells)]

@@ -139,7 +139,6 @@ def missing_images(rows: ImageSplit) -> np.ndarray:
 def read_tables(
     source: str, builtin: Callable[[], dict[str, Table]], counts: Counts, progress: Progress
 ) -> dict[str, Table]:
-    """Return the tables of a source, by split. `builtin` makes those of the built-in scenes."""
     if parse_source(source).kind == "builtin":
         return builtin()
     return read_source(source, counts, "image", progress)
@@ -243,10 +242,6 @@ def each_caption(rows: ImageSplit) -> ImageSplit:
 
 
 def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Table:
-    """Return one row for each image of a table, with the captions of all rows of the image.
-
-    Rows without an image, empty texts and duplicate pairs are counted and left out.
-    """
     names = {"image": config.image_column}, {"text": config.text_column}
     table = find_columns(table, *names, config.image_folder, counts)
     store, texts = table.columns["image"], table.columns["text"]
@@ -273,7 +268,6 @@ def texts_of(value: Any) -> list[str]:
 
 
 def karpathy_file(source: str) -> Path | None:
-    """Return the file dataset*.json of a folder, or the source if it is such a file, else None."""
     if parse_source(source).kind != "path":
         return None
     path = existing_path(source)
