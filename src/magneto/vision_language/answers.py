@@ -2,8 +2,7 @@
 
 **Accuracy.** Each annotator is left out once. The answer then scores 1/3 for each other annotator
 with the same answer, but at most 1. The accuracy is the mean of these scores. With ten annotators,
-the accuracy is 0, 0.3, 0.6 or 0.9 if 0, 1, 2 or 3 annotators gave the answer. If more annotators
-gave the answer, the accuracy is 1.
+the accuracy is 0.3 for each annotator who gave the answer, but at most 1.
 
 **Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
 removed. Letters become lower case. Number words become digits. Contractions get their apostrophes.
@@ -14,9 +13,9 @@ marks are removed. In other answers, a mark is removed if the answer has this ma
 Other marks become spaces. A full stop is removed unless a digit follows. At most 32 full stops are
 removed. The number word "none" becomes "0".
 
-**Answer list.** VQA v2's list has 3129 answers. They are the normalised majority answers that occur
-at least nine times in the training and validation annotations. They are in the order of their first
-occurrence. The head of released checkpoints has the same order.
+**Answer list.** VQA v2's list has 3129 answers. Each of them is the normalised majority answer to
+at least nine training and validation questions. The list is in the order of first occurrence, and
+so is the head of released checkpoints.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def question_accuracy(
 def answerable(
     questions: Iterable[Sequence[str]], known: Iterable[str], when: When
 ) -> Iterator[bool]:
-    """Yield whether any answer in `known` scores above 0, for each question."""
+    """Yield for each question whether an answer in `known` scores above 0."""
     written = {tidy(answer) for answer in known}
     normalised = {normalise_answer(answer) for answer in written}
     for annotators in questions:
@@ -212,7 +211,7 @@ def _lines(text: str) -> list[Any]:
 def gather_targets(
     questions: Sequence[Sequence[str]], answers: Sequence[str], lookup: Lookup
 ) -> Any:
-    """Return the target of each answer in the list, for each question.
+    """Return the targets of all listed answers to each question.
 
     The result is a `scipy.sparse.csr_array`, float32 (questions, answers). The target of an answer
     is its accuracy.
@@ -231,11 +230,11 @@ def gather_targets(
 
 
 def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[str]) -> np.ndarray:
-    """Return a question-only baseline's answer to each question in `asked`, int64 (asked,).
+    """Return the answers of a question-only baseline to the questions in `asked`, int64 (asked,).
 
-    `texts` and `targets` are those of the training questions. The baseline chooses the answer with
-    the highest sum of targets over all training questions with the same words. If there is no such
-    question, it sums over all training questions.
+    `texts` and `targets` are those of the training questions. The baseline looks for training
+    questions with the same words, and chooses the answer with the highest sum of targets. If there
+    are no such questions, it uses all training questions.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

@@ -21,7 +21,7 @@ from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
-    """Return `packing` with a mask: images do not attend to words, nor words to later words."""
+    """Return `packing` with an attention mask: images do not see words, nor words later words."""
     place = torch.arange(packing.length, device=packing.vision_place.device)
     query, key = place[:, None], place[None]
     # Padding follows all words, which do not attend to it.
@@ -52,9 +52,9 @@ class CaptionWriter:
     tokenizer: Tokenizer
 
     def greedy(self, images: Tensor) -> Tensor:
-        """Return captions by greedy search, (images, max_length - 1).
+        """Return captions by greedy search, without `<s>`, (images, max_length - 1).
 
-        `<s>` is left out. Tokens after the first `</s>` are meaningless.
+        Tokens after the first `</s>` are meaningless.
         """
         written = torch.full((len(images), 1), self.tokenizer.begin, device=images.device)
         for _ in range(self.config.longest_text - 1):

@@ -83,8 +83,8 @@ class ImageCaptioning(CaptionedTask):
     def finish(self, seed: int) -> Finish:
         """Return a function that adds captions to a batch. Every epoch masks other words.
 
-        A pair with an unreadable image is replaced by another pair. "broken" is the number of
-        masked words in these other pairs.
+        A pair with an unreadable image is replaced by another pair. The entry "broken" is the
+        number of masked words in these other pairs.
         """
         captions = self.train_captions
 
@@ -116,8 +116,8 @@ class ImageCaptioning(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, and log "nll" and "broken".
 
-        "nll" is the loss without label smoothing. "broken" is the share of masked words in pairs
-        that replace pairs with an unreadable image.
+        The log "nll" is the loss without label smoothing. The log "broken" is the share of masked
+        words in pairs that replace pairs with an unreadable image.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
@@ -131,8 +131,8 @@ class ImageCaptioning(CaptionedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss" per masked word, and "cider", the mean CIDEr-D of greedy captions.
 
-        Papers report 100 times this CIDEr-D. "broken" is the number of unreadable images, if there
-        are any. Their captions are empty.
+        Papers report 100 times this CIDEr-D. The captions of unreadable images are empty. The
+        metric "broken" is the number of unreadable images, if there are any.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
         captions = [

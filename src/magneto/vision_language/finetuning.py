@@ -79,8 +79,8 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:
     """Return the encoder weights of the pre-trained run, and a summary of what was loaded.
 
-    Names and shapes are those of `model`, whose encoder must be stored as `encoder`. `model` may be
-    on the "meta" device.
+    The tensors have the names and shapes of `model`, which must have the attribute `encoder`.
+    `model` may be on the "meta" device.
 
     Raises:
         ValueError: If the run has no encoder, or an encoder of other shapes.
@@ -344,8 +344,8 @@ class PairTask(FineTunedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, and log the credit and "broken".
 
-        A row with an unreadable image is replaced by another row. "broken" is the share of replaced
-        rows.
+        A row with an unreadable image is replaced by another row. The log "broken" is the share of
+        replaced rows.
         """
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),
@@ -379,8 +379,8 @@ class PairTask(FineTunedTask):
     def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
         """Return the labels of images with texts, the most probable label first.
 
-        `inputs` has one item for each image. If a text has two images, they must follow each other,
-        the left image first. Both get the prediction of the text.
+        `inputs` has one item for each image. The two images of a text must be neighbours, the left
+        image first. Both get the prediction of the text.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.

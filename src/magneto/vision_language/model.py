@@ -328,9 +328,8 @@ class ImageTextRetriever(nn.Module):
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """Return the contrastive loss of each pair in nats, (pairs,).
 
-    The loss is the mean of two cross-entropies: that of the text given the image, and that of the
-    image given the text. `images` and `texts` are embeddings of length 1, (pairs, width). Text i
-    belongs only to image i.
+    The loss is the mean of two cross-entropies: one over the texts, and one over the images.
+    `images` and `texts` are embeddings of length 1, (pairs, width). Text i belongs only to image i.
     """
     with without_autocast(images):
         logits = scale * images @ texts.T

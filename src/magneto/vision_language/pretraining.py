@@ -317,7 +317,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         pairs = counts.describe_amounts(
             {"training pairs": len(train), "validation pairs": len(validation)}
         )
-        return (f"{pairs}; single modalities: {len(self.images[TRAIN]):,} images and "
+        return (f"{pairs}; not in pairs: {len(self.images[TRAIN]):,} images and "
                 f"{len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
     def build_model(self) -> MaskedDataModel:
@@ -333,10 +333,10 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     def examples(
         self, split: int, augmented: Mapping[str, AugmentationConfig] | None = None
     ) -> dict[str, tuple[int, Example, OnBroken]]:
-        """Return the number of examples, the example function, and a callback, for each stream.
+        """Return the number of examples, the example function, and a callback of each stream.
 
-        The callback records a broken image. `augmented` is the augmentation of images by stream.
-        Without it, images are cropped in the centre, and a blank image replaces a broken image.
+        The callback records a broken image. `augmented` is the augmentation of images by stream. If
+        it is None, images are cropped in the centre, and a blank image replaces a broken image.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split]}

@@ -85,16 +85,17 @@ UNKNOWN_VALIDATION = "validation questions without a right answer in the answer 
 
 @dataclass(frozen=True, kw_only=True)
 class Questions(ImageSplits):
-    """Training and validation questions: columns "question", "answers", "majority", "kind", "id".
+    """Training and validation questions, and targets.
 
-    Every training question has an image, and an answer in the answer list.
+    The columns are "question", "answers", "majority", "kind" and "id". Every training question has
+    an image, and an answer in the answer list.
     """
 
     answers: list[str]
     train_targets: Any
     validation_targets: Any
     answerable: np.ndarray
-    """True for validation questions with an answer in the list that scores above 0."""
+    """True for a validation question if an answer in the list scores above 0."""
     coverage: tuple[float, float]
     """Share of the annotators' answers that are in the list, before and after normalisation."""
 
@@ -183,11 +184,11 @@ class QuestionAnswering(PairTask):
         return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss, and the official accuracy of all questions and of each type of answer.
+        """Return the loss, and the official accuracy over all questions and by type of answer.
 
-        "soft_score" is the mean target of the predicted answers, as in BEiT-3's released code.
-        "unknown" is the share of questions for which every answer of the list scores 0. Without
-        public answers, the only metrics are "questions" and "broken".
+        The metric "soft_score" is the mean target of the predicted answers, as in BEiT-3's released
+        code. The metric "unknown" is the share of questions for which every answer of the list
+        scores 0. Without public answers, the only metrics are "questions" and "broken".
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
@@ -216,8 +217,8 @@ class QuestionAnswering(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of a question-only baseline. Without public answers, return {}.
 
-        The baseline chooses the most frequent answer to training questions with the same words. For
-        "loss", it predicts the mean targets for every question.
+        The baseline chooses the most frequent answer to training questions with the same words. Its
+        loss is that of predicting the mean targets for every question.
         """
         found = self.splits
         if not found.answered:
@@ -486,11 +487,11 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on its training images.
 
-    Another source may have other questions about images with the same names. It only gives a
-    warning.
+    Another source may have other questions about images with the same names. In this case, there is
+    only a warning.
 
     Raises:
-        ValueError: If the source is that of the run, and images are training images.
+        ValueError: If the source is that of the run, and the run was trained on its images.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

@@ -94,8 +94,8 @@ class VisualReasoning(PairTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss", "accuracy" and "consistency".
 
-        A statement about an unreadable image counts as wrong. "broken" is the number of such
-        statements, if there are any.
+        A statement about an unreadable image counts as wrong. The metric "broken" is the number of
+        such statements, if there are any.
         """
         rows, given = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
         sentences = self.splits.validation.take(rows).values("sentence_key")

@@ -1,11 +1,11 @@
 """Image-text retrieval: finding the captions of an image, and the image of a caption.
 
-The contrastive loss compares every image of the global batch with every text. It is therefore not a
-sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each micro-batch is embedded
-twice. First, all micro-batches are embedded without a gradient. Then each micro-batch is embedded
-again with a gradient. The new embeddings replace the old ones in the loss of the global batch. The
-gradients of all micro-batches add up to the gradient of this loss. With dropout or stochastic
-depth, the sum is not exact, because the old and the new embeddings differ.
+The contrastive loss compares every image of the global batch with every text. This loss is not a
+sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each micro-batch is
+therefore embedded twice. First, all micro-batches are embedded without a gradient. Then each
+micro-batch is embedded again with a gradient. The new embeddings replace the old ones in the loss
+of the global batch. The gradients of all micro-batches add up to the gradient of this loss. With
+dropout or stochastic depth, the sum is not exact, because the old and the new embeddings differ.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ NOT_FOUND = 1 << 62
 class WholeBatchStream(BatchStream):
     """Stream of micro-batches with their position in the global batch.
 
-    In a micro-batch, "start" is the index of the first example in the global batch. "total" is the
-    size of the global batch. The first micro-batch of a rank also has "pieces", all micro-batches
-    of the rank.
+    The entry "start" is the index of a micro-batch's first example in the global batch. The entry
+    "total" is the size of the global batch. The first micro-batch of a rank also has "pieces", all
+    micro-batches of the rank.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
@@ -89,8 +89,8 @@ class ImageTextRetrieval(CaptionedTask):
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add all captions of the images to a validation batch.
 
-        "samples" are the images, then the texts. "owners" (texts,) is the row of each text's image.
-        "first" (images,) is the index of each image's first text.
+        The entry "samples" has the images, then the texts. The entry "owners" (texts,) is the row
+        of each text's image. The entry "first" (images,) is the index of each image's first text.
         """
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
@@ -108,8 +108,8 @@ class ImageTextRetrieval(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, with negatives from the global batch. It logs "broken".
 
-        A pair with an unreadable image is replaced by another pair. "broken" is the share of
-        replaced pairs.
+        A pair with an unreadable image is replaced by another pair. The log "broken" is the share
+        of replaced pairs.
         """
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])
@@ -147,9 +147,9 @@ class ImageTextRetrieval(CaptionedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the recalls in both directions over the evaluated images and texts, and the mean.
 
-        For "loss", `EVALUATION_BATCH` images at a time are compared with their first captions.
-        "broken" is the number of unreadable images, if there are any. A query with an unreadable
-        image, or for an unreadable image, fails.
+        The loss compares `EVALUATION_BATCH` images at a time with their first captions. The metric
+        "broken" is the number of unreadable images, if there are any. Queries by or for an
+        unreadable image fail.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -209,7 +209,7 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     The recall of texts for an image is "text_recall_at_1". The recall of the image for a text is
     "image_recall_at_1". Wrong answers rank before right answers of the same similarity. Constant or
     non-finite embeddings therefore score 0. Embeddings must have length 1. `owners` is the index of
-    each text's image (texts,). Every image must have a text. Queries with or for a `broken` image
+    each text's image (texts,). Every image must have a text. Queries by or for a `broken` image
     fail.
     """
     numbers = torch.arange(len(images))
@@ -244,8 +244,7 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
     """Return the expected recall at each of `RANKS` if `count` answers are ordered at random.
 
-    The keys of `right` are numbers of right answers. The value of a key is the number of queries
-    with that many right answers.
+    `right` maps a number of right answers to the number of queries with so many right answers.
     """
     found, queries = {}, sum(right.values())
     for rank in RANKS:
@@ -269,10 +268,10 @@ def piece_loss(
 ) -> Tensor:
     """Return the part of a micro-batch in the loss of the global batch.
 
-    The value is the sum of the losses of the micro-batch's pairs. The embeddings get the gradient
-    of the losses of all pairs, because each embedding is also a negative of other pairs. The scale
-    gets the gradient of the losses of the micro-batch's pairs. Summed over all micro-batches,
-    values and gradients are those of the global batch.
+    The value is the sum of the losses of the micro-batch's pairs. For the gradient of the
+    embeddings, the losses of all pairs count, because each embedding is also a negative of other
+    pairs. For the gradient of the scale, only the losses of the micro-batch's pairs count. Summed
+    over all micro-batches, values and gradients are those of the global batch.
 
     All embeddings of the global batch are in `everything`, without a gradient. `start` is the index
     of the micro-batch's first pair in the global batch.

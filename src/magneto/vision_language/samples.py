@@ -30,11 +30,11 @@ class Samples:
     """
 
     token_ids: Tensor
-    """Tokens of the texts of pairs, then of texts alone (language tokens,)."""
+    """Tokens of all texts (language tokens,). Texts of pairs come before texts alone."""
     token_positions: Tensor
     """Position of each token in its text, from 0 (language tokens,)."""
     packing: Packing
-    """Packing of the samples: images alone, then pairs, then texts alone."""
+    """Packing of the samples. Images alone come first, then pairs, then texts alone."""
     image_starts: Tensor
     """Index of each image's class token among the vision tokens (images,)."""
     text_starts: Tensor
@@ -60,9 +60,9 @@ class MaskedSamples:
     hidden: Tensor
     """True for masked patches, boolean (images, patches)."""
     patches: Tensor
-    """Indices image * patches per image + patch of masked patches, first those in images alone."""
+    """Indices (image * patches per image + patch) of masked patches. Images alone come first."""
     words: Tensor
-    """Indices of masked words among the language tokens, first those in pairs."""
+    """Indices of masked words among the language tokens. Words of pairs come first."""
     alone_patches: int
     """Number of masked patches in images alone."""
     paired_words: int
@@ -78,7 +78,8 @@ def join_samples(
     """Pack the samples of a batch on the CPU: images alone, then pairs, then texts alone.
 
     A packed row is as long as the longest sample. `images` is the number of images alone. `paired`
-    and `alone` contain the tokens of each text with and without an image, from `frame_text`.
+    contains the tokens of texts with an image, and `alone` those of texts without an image. Both
+    come from `frame_text`.
     """
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]

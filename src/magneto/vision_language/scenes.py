@@ -1,7 +1,7 @@
 """Built-in scenes of shapes with captions, balanced questions and balanced statements.
 
-Each answer to a question occurs equally often. Each statement is as often true as false, and each
-pair of images has as many true as false statements. A model therefore needs both the image and the
+Each answer to a question occurs equally often. Each statement is as often true as false. Each pair
+of images has one true and one false statement. A model therefore needs both the images and the
 text. The data are the same for every seed. Each data set has two tables, "train" and "validation".
 
 A scene has 3 x 3 cells of 16 x 16 pixels. A cell is empty or contains a coloured shape. Scenes are
@@ -107,8 +107,7 @@ def scene_questions() -> dict[str, Table]:
 def scene_statements() -> dict[str, Table]:
     """Return rows with a "left" and a "right" image, a "statement" about both, and its "truth".
 
-    Each pair of images has one true and one false statement. The two statements differ only in the
-    thing that they name.
+    The two statements about a pair of images differ only in the thing that they name.
     """
     found = {}
     for split, rounds in ROUNDS.items():

@@ -42,7 +42,7 @@ OTHER_SPLITS = "images left out because their split is not train, restval, val o
 EVALUATION_BATCH = 64
 
 Tables = Callable[[str], Mapping[str, Table]]
-"""Function that reads a source and returns tables with the columns of a task, by split."""
+"""Function that reads a source. It returns a table with the columns of a task for each split."""
 
 
 class ImageTextTask(ImageInputTask):
@@ -153,8 +153,8 @@ def find_columns(
 ) -> Table:
     """Return a table whose columns have the task's names, without rows that lack an image.
 
-    `images` and `words` map the task's names of columns to the names in the recipe (None: a usual
-    name). Paths are relative to `folder` (None: the table's folder).
+    `images` and `words` map the task's column names to the recipe's column names. None stands for a
+    usual name. Paths are relative to `folder` (None: the table's folder).
 
     Raises:
         ValueError: If a column is missing, or if no row has an image.
@@ -285,8 +285,9 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
     """Return the tables "train", "validation" and "test" of a file in Karpathy's layout.
 
     The files of COCO, Flickr30k and Flickr8k contain a JSON object with a list "images". Each image
-    has "filename", "split" and "sentences", a list of objects with the text "raw". "split" is
-    train, restval, val or test (default: train). Images may be in any subfolder of `folder`.
+    has "filename", "split" and "sentences". Each sentence has the text "raw". The split is train,
+    restval, val or test. Images without a split are training images. Images may be in any subfolder
+    of `folder`.
     """
 
     def read(record: Any) -> dict[str, Any]:
