@@ -1,7 +1,6 @@
 """Multi-head self-attention and cross-attention, with masks, caches and recorded weights.
 
-Boolean masks, in which True means *may attend*, cover padding, causal order and packed documents.
-Masks are built once per forward pass.
+In boolean masks, True means *may attend*. Masks cover padding, causal order and packed documents.
 
 Shapes: B batch, H heads, K key/value heads, T query length, S key length, D head width.
 """
@@ -23,7 +22,7 @@ from magneto.theory.placement import Sublayer
 
 
 class Attention(nn.Module):
-    """Base class of self- and cross-attention: norms, gate, and output projection."""
+    """Base class of self-attention and cross-attention, with norms, gate and output projection."""
 
     def __init__(self, config: TransformerConfig, sublayer: Sublayer) -> None:
         super().__init__()
@@ -52,23 +51,25 @@ class Attention(nn.Module):
         return HeadScale(config.heads, width // config.heads) if here else FastIdentity()
 
     def heads(self, x: Tensor) -> Tensor:
-        """Split heads: (..., heads * D) to (..., heads, D)."""
         return x.unflatten(-1, (-1, self.head_width))
 
     def queries(self, projected: Tensor) -> Tensor:
-        """Split projected queries into heads and normalise: (..., H * D) to (..., H, D)."""
+        """Split queries into heads, and apply the norms: (..., H * D) to (..., H, D)."""
         return self.head_norm_q(self.heads(self.width_norm_q(projected)))
 
     def keys(self, projected: Tensor) -> Tensor:
-        """Split projected keys into heads and normalise: (..., K * D) to (..., K, D)."""
         return self.head_norm_k(self.heads(self.width_norm_k(projected)))
 
     def values(self, projected: Tensor) -> Tensor:
-        """Split projected values into heads and normalise: (..., K * D) to (..., K, D)."""
         return self.head_norm_v(self.heads(projected))
 
     def output(self, joined: Tensor, x: Tensor) -> Tensor:
-        """Gate joined heads, (..., H * D), by the sublayer's input x, normalise, and project."""
+        """Return the sublayer's output, (..., width).
+
+        Args:
+            joined: Joined heads, (..., H * D).
+            x: Input of the sublayer, (..., width), from which the gate is computed.
+        """
         joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
 
@@ -87,11 +88,11 @@ class SelfAttention(Attention):
         self.positions = build_layer_positions(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """Return the output of attention from x, (B, T, width), to x and cached positions."""
+        """Return the output of attention from x, (B, T, width), to x and to cached positions."""
         return self.output(self.attend(*self.project(x), mask, shared, cache), x)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project x, (..., width), to queries (..., H, D), keys and values (..., K, D)."""
+        """Project x, (..., width), to queries (..., H, D), keys and values (both (..., K, D))."""
         query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
         return self.queries(query), self.keys(key), self.values(value)
 
@@ -104,7 +105,10 @@ class SelfAttention(Attention):
         shared: Tensor | None,
         cache: Cache | None,
     ) -> Tensor:
-        """Return joined heads, (B, T, H * D), from queries, keys and values, (B, T, heads, D)."""
+        """Return joined heads, (B, T, H * D).
+
+        Queries have the shape (B, T, H, D). Keys and values have the shape (B, T, K, D).
+        """
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         query, key, bias = self.positions(query, key, shared)
         if cache is not None:
@@ -130,7 +134,6 @@ class CrossAttention(Attention):
         return self.output(join_heads(self.dot_product(query, key, value, mask)), x)
 
     def keys_values(self, memory: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the encoder's output, from the cache if they are cached."""
         if cache is not None and cache.is_updated.get(self.layer, False):
             held = cache.cross_attention_cache.layers[self.layer]
             return held.keys, held.values
@@ -143,7 +146,7 @@ class CrossAttention(Attention):
 
 
 class DotProductAttention(nn.Module):
-    """Softmax attention without parameters, as a module so that hooks get its inputs."""
+    """Softmax attention, as a module whose inputs hooks can read."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -152,18 +155,14 @@ class DotProductAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
     ) -> Tensor:
-        """Return each head's output.
+        """Return each head's output, (B, H, T, D).
 
         Args:
             query: Queries, (B, H, T, D).
             key: Keys, (B, K, S, D).
             value: Values, (B, K, S, D).
-            mask: Allowed pairs of query and key. The output of a query without allowed keys is
-                zero.
+            mask: Allowed pairs of query and key. A query without allowed keys gives zeros.
             bias: Bias on the logits, broadcast to (B, H, T, S).
-
-        Returns:
-            Output, (B, H, T, D).
         """
         attended = F.scaled_dot_product_attention(
             query,
@@ -178,7 +177,6 @@ class DotProductAttention(nn.Module):
 
 
 def join_heads(attended: Tensor) -> Tensor:
-    """Join heads: (B, H, T, D) to (B, T, H * D)."""
     return attended.transpose(1, 2).flatten(2)
 
 
@@ -195,7 +193,6 @@ class HeadScale(nn.Module):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale each head's features in x, (..., heads * head_width)."""
         return x * self.weight.repeat_interleave(self.head_width)
 
 
@@ -203,7 +200,6 @@ class Gate(nn.Module):
     """Sigmoid gate (arXiv 2505.06708), as a module for hooks."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Multiply joined heads, (B, T, H * D), by the sigmoid of logits of the same shape."""
         return joined * logits.sigmoid()
 
 
@@ -212,11 +208,12 @@ class Mask:
     """Allowed pairs of query and key in one kind of attention, the same in every layer.
 
     Attributes:
-        allowed: Boolean, (batch or 1, 1, query length, key length); None allows all pairs. Queries
-            without allowed keys have True for all keys, so that their softmax is finite.
-        seeing: Boolean, (batch or 1, 1, query length, 1), False for queries without allowed keys,
-            whose output becomes zero; None if every query has an allowed key.
-        causal: Whether `allowed` is None and each position attends to itself and earlier positions.
+        allowed: Boolean, (batch or 1, 1, query length, key length). None allows all pairs. A query
+            without allowed keys has True for all keys, so that its softmax is finite.
+        seeing: Boolean, (batch or 1, 1, query length, 1). False marks queries without allowed keys,
+            whose output becomes zero. None means that every query has an allowed key.
+        causal: Whether each position attends to itself and earlier positions. `allowed` is then
+            None.
     """
 
     allowed: Tensor | None = None
@@ -224,7 +221,6 @@ class Mask:
     causal: bool = False
 
     def with_bias(self, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-        """Return the mask and the bias on the logits as one argument for torch's attention."""
         if bias is None:
             return self.allowed
         allowed = self.allowed
@@ -246,11 +242,11 @@ def build_mask(
         x: Input of the stack, (batch, query length, width).
         past: Number of cached positions before `x`.
         causal: Whether a position attends only to itself and earlier positions.
-        window: Number of positions to attend to, from the position itself backwards; None for all.
-            Without `causal`, the window extends as far forwards as backwards.
+        window: Number of positions to attend to, or None for all. The window ends at the position
+            itself. Without `causal`, it extends as far forwards as backwards.
 
     Raises:
-        ValueError: If the mask is not boolean or has neither of these shapes.
+        ValueError: If the mask is not boolean or has another shape.
     """
     length = x.shape[1]
     order = None
@@ -268,7 +264,6 @@ def build_mask(
 def order_mask(
     length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
 ) -> Tensor:
-    """Return whether order and window let a query attend to a key, boolean (length, keys)."""
     query = torch.arange(past, past + length, device=device)[:, None]
     key = torch.arange(keys, device=device)
     near = query - key
@@ -278,18 +273,19 @@ def order_mask(
 
 
 def build_memory_mask(attention_mask: Tensor | None) -> Mask:
-    """Build cross-attention's mask from booleans, (batch, source) or (batch, target, source)."""
+    """Build the mask of cross-attention.
+
+    `attention_mask` is boolean, (batch, source) or (batch, target, source), or None.
+    """
     return Mask() if attention_mask is None else open_empty_rows(four_dimensional(attention_mask))
 
 
 def open_empty_rows(allowed: Tensor) -> Mask:
-    """Return a mask in which queries without allowed keys attend to all keys and output zero."""
     seeing = allowed.any(dim=-1, keepdim=True)
     return Mask(allowed=allowed | ~seeing, seeing=seeing)
 
 
 def four_dimensional(attention_mask: Tensor) -> Tensor:
-    """Return a boolean mask as (batch, 1, query length or 1, key length); refuse other shapes."""
     if attention_mask.dtype != torch.bool:
         raise ValueError(
             f"attention_mask must be boolean (True = may attend), not {attention_mask.dtype}; "
@@ -308,10 +304,10 @@ def four_dimensional(attention_mask: Tensor) -> Tensor:
 def position_index(
     attention_mask: Tensor | None, x: Tensor, past: int, causal: bool = False
 ) -> Tensor:
-    """Return each query's position in its document, from 0, (batch or 1, query length).
+    """Return the position of each query in its document, (batch or 1, query length).
 
-    With a mask (batch, key length), the first token that is not padding has position 0. For a mask
-    with three dimensions, see `document_positions`.
+    Positions count from 0. With a mask (batch, key length), the first token that is not padding has
+    position 0. For a mask with three dimensions, see `document_positions`.
     """
     positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
     if attention_mask is None or attention_mask.ndim not in (2, 3):
@@ -323,20 +319,17 @@ def position_index(
 
 
 def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
-    """Return each query's position in its document, for several documents packed in a sequence.
+    """Return the position of each query in its document, (batch, query length).
 
-    A document starts at each position that no allowed attention crosses. That is, no query from
-    there on attends to an earlier key, and no earlier query attends to a key from there on. Without
-    such a position, as with a window or a prefix, the sequence counts as one document. With
-    a cache, the first document starts at the earliest key that a query attends to.
+    A sequence may contain several packed documents. A document starts at position p if no query
+    from p on attends to a key before p, and no query before p attends to a key from p on. Without
+    such a position, the sequence counts as one document. Windows and prefixes can have this effect.
+    With a cache, the first document starts at the earliest key that a query attends to.
 
     Args:
         attention_mask: Boolean, (batch, query length, key length).
         past: Number of cached positions before the queries.
-        causal: Whether a position attends only to itself and earlier positions, besides the mask.
-
-    Returns:
-        Positions, (batch, query length).
+        causal: Whether causal order restricts attention in addition to the mask.
     """
     length, keys = attention_mask.shape[1:]
     place = torch.arange(past, past + length, device=attention_mask.device)
@@ -356,10 +349,10 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
 
 
 class Cache(Protocol):
-    """Interface of a key/value cache, which Hugging Face's caches also have."""
+    """Interface of key/value caches, those of Hugging Face included."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer's cache, and return all that the cache contains.
+        """Append keys and values to a layer's cache, and return all keys and values in it.
 
         All tensors have the shape (batch, heads, length, head width).
         """
@@ -395,13 +388,13 @@ class KeyValueCache:
         return self.layers[layer].keys.shape[2] if layer in self.layers else 0
 
     def reorder(self, rows: Tensor) -> None:
-        """Select rows of the batch in the given order."""
+        """Select rows of the batch, in the order of `rows`."""
         for held in self.layers.values():
             held.keys, held.values = held.keys[rows], held.values[rows]
 
 
 class EncoderDecoderCache:
-    """Cache of an encoder-decoder: one for self-attention, and one for cross-attention."""
+    """Cache of an encoder-decoder, with one part each for self- and cross-attention."""
 
     def __init__(self) -> None:
         self.self_attention_cache = KeyValueCache()
@@ -409,24 +402,21 @@ class EncoderDecoderCache:
         self.is_updated: dict[int, bool] = {}
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return the number of cached target positions of a layer."""
         return self.self_attention_cache.get_seq_length(layer)
 
 
 def self_attention_cache(cache: Any) -> Cache | None:
-    """Return the self-attention part of a cache, or the cache itself for a decoder-only model."""
+    """Return the part of an encoder-decoder's cache for self-attention, or another cache itself."""
     return getattr(cache, "self_attention_cache", cache)
 
 
 @torch.no_grad()
 def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor:
-    """Run a model, and return the attention weights of one of its layers.
+    """Run a model, and return the attention weights of one layer, (B, H, T, S).
 
-    Fused attention does not return weights, so they are computed from queries and keys, in fp32
-    without dropout. In a layer with experts, the first expert's attention module is recorded.
-
-    Returns:
-        Weights, (B, H, T, S). Rows sum to 1. The rows of queries without allowed keys are zero.
+    Rows sum to 1. The rows of queries without allowed keys are zero. Fused attention does not
+    return weights, so they are computed from queries and keys, in fp32 without dropout. In a layer
+    with experts, the first expert's attention is recorded.
     """
     attention = next(part for part in layer.modules() if isinstance(part, DotProductAttention))
     found: list[Tensor] = []
@@ -445,7 +435,6 @@ def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor
 def softmax_weights(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
 ) -> Tensor:
-    """Return attention weights, (B, H, T, S); arguments are those of `DotProductAttention`."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     logits = query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5
     bias = torch.zeros_like(logits) if bias is None else bias.float()

@@ -32,9 +32,9 @@ from magneto.theory.placement import Depth, Sublayer
 class Residual(nn.Module):
     """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
 
-    The fourth slot, `inside`, is before f's last linear layer, and therefore an attribute of f:
-    `Attention.inside` or `FeedForward.inside`. Sub-LN gives x <- x + f(LN(x)). Dropout, LayerScale
-    and stochastic depth follow `branch`. Subclasses define f.
+    The fourth slot, `inside`, comes before the last linear layer of f. It is therefore an attribute
+    of f: `Attention.inside` or `FeedForward.inside`. Sub-LN gives x <- x + f(LN(x)). Dropout,
+    LayerScale and stochastic depth follow `branch`. Subclasses define f.
     """
 
     def __init__(
@@ -55,11 +55,9 @@ class Residual(nn.Module):
         return self.join(x, self.drop_path(self.scale(y)))
 
     def scale(self, y: Tensor) -> Tensor:
-        """Apply branch norm, dropout and LayerScale to the sublayer's output."""
         return self.layer_scale(self.dropout(self.branch(y)))
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add a branch to the residual stream, and apply the norm `after`."""
         return self.after(torch.add(y, x, alpha=self.alpha))
 
 
@@ -71,12 +69,14 @@ class SelfAttentionSublayer(Residual):
         self.attention = SelfAttention(config, layer)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """Transform x, (batch, length, width), without changing its shape."""
         return self.add(x, self.attention(self.before(x), mask, shared, cache))
 
 
 class CrossAttentionSublayer(Residual):
-    """Cross-attention sublayer. In Sub-LN, one LN precedes the query (paper, section 2)."""
+    """Cross-attention sublayer.
+
+    Sub-LN has one LN before the query projection (paper, section 2).
+    """
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__(config, depth, "cross_attention", drop)
@@ -95,16 +95,14 @@ class FeedForwardSublayer(Residual):
         self.mlp = FeedForward(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform x, (batch, length, width), without changing its shape."""
         return self.add(x, self.mlp(self.before(x)))
 
     def compute(self, x: Tensor) -> Tensor:
-        """Return the branch's output before stochastic depth."""
         return self.scale(self.mlp(self.before(x)))
 
 
 class FeedForward(nn.Module):
-    """Feed-forward network W^2 LN(φ(W^1 x)). For a gated φ, `fc1` has the gate's rows first."""
+    """Feed-forward network W^2 LN(φ(W^1 x)). Of a gated φ, the first rows of `fc1` are the gate."""
 
     sublayer: Sublayer = "feed_forward"
 
@@ -119,12 +117,11 @@ class FeedForward(nn.Module):
         self.fc2 = projection(config, inner, [("fc2", config.width)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform x, (batch, length, width), without changing its shape."""
         return self.fc2(self.inside(self.activation_dropout(self.activation(self.fc1(x)))))
 
 
 class Layer(nn.Module):
-    """Layer of self-attention, cross-attention if `crosses`, and feed-forward network."""
+    """Layer of self-attention and a feed-forward network, with cross-attention if `crosses`."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, crosses: bool) -> None:
         super().__init__()
@@ -144,7 +141,10 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
     ) -> Tensor:
-        """Transform x, (batch, length, width), given memory, (batch, source length, width)."""
+        """Return the new residual stream, (batch, length, width).
+
+        `memory` is the encoder's output, (batch, source length, width).
+        """
         x = self.self_attention(x, mask, shared, self_attention_cache(cache))
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory, memory_mask, cache)
@@ -152,7 +152,7 @@ class Layer(nn.Module):
 
 
 def drop_path_rate(config: TransformerConfig, depth: Depth, layer: int) -> float:
-    """Return the stochastic-depth rate of a layer, which grows linearly from 0 with depth."""
+    """Return the stochastic-depth rate of a layer. It grows linearly with depth from 0."""
     return config.drop_path * layer / max(depth.layers - 1, 1)
 
 
@@ -164,11 +164,11 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero samples of x, (batch, length, width), with probability `rate`; scale up the rest."""
+        """Zero whole samples of x with probability `rate`, and scale up the others."""
         return x * self.factors(x.shape[0], x)[:, None, None] if self.training else x
 
     def factors(self, samples: int, x: Tensor) -> Tensor:
-        """Draw each sample's factor in x's dtype: 0, or 1 / (1 - rate)."""
+        """Return a random factor for each sample, 0 or 1 / (1 - rate), in the dtype of x."""
         keep = torch.rand(samples, device=x.device) >= self.rate
         return keep.to(x.dtype) / (1 - self.rate)
 
@@ -186,12 +186,10 @@ class LayerScale(nn.Module):
         nn.init.constant_(self.weight, self.value)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale x, (batch, length, width), in its dtype."""
         return x * self.weight.type_as(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Apply GELU with the tanh approximation, as in GPT-2."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -214,17 +212,17 @@ GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2_glu": relu2,
     "swiglu": F.silu,
 }
-"""Activation of the gate, by name of the gated unit (arXiv 2002.05202)."""
+"""Activations of gates, by name of the gated unit (arXiv 2002.05202)."""
 
 
 class GatedUnit(nn.Module):
-    """Gated unit activation(gate) * value; the input has the gate's features first."""
+    """Gated unit activation(gate) * value. The first half of the input is the gate."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate the values: (..., 2 * width) to (..., width)."""
+        """Map (..., 2 * width) to (..., width)."""
         gate, value = x.chunk(2, dim=-1)
         return self.activation(gate) * value

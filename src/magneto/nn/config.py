@@ -1,6 +1,6 @@
 """Configuration of the Transformer stacks.
 
-This module does not import torch, so that configurations are checked quickly.
+This module does not import torch, so commands can check configurations quickly.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ BEAMS = 5
 
 @dataclass(frozen=True)
 class Grid:
-    """Layout of a two-dimensional sequence: prefix vectors, then the grid row by row.
+    """Layout of a two-dimensional sequence. Prefix vectors come first, then the grid row by row.
 
     Attributes:
-        rows: Number of rows, such as an image's height in patches.
+        rows: Number of rows. For an image, this is the height in patches.
         columns: Number of columns.
-        prefix: Number of vectors before the grid, such as 1 for a class token.
+        prefix: Number of vectors before the grid. A class token counts as 1.
     """
 
     rows: int
@@ -59,7 +59,6 @@ class Grid:
 
     @property
     def length(self) -> int:
-        """Length of the sequence."""
         return self.prefix + self.rows * self.columns
 
 
@@ -76,25 +75,26 @@ class TransformerConfig:
     ffn_width: Width = 3072
     """Inner width of the feed-forward network."""
     placement: str | Placement = "sub"
-    """Norm placement: a name in the table of `magneto.theory.placement`, or `module:NAME` of your
-    own `Placement`."""
+    """Norm placement: a name in the table of `magneto.theory.placement`, or `module:NAME` of
+    your own `Placement`."""
     activation: Activation = "gelu"
-    """Activation of the feed-forward network. "relu2" is the square of ReLU. Names with "glu" are
-    gated units, which multiply an activated half of the inner layer by the other half."""
+    """Activation of the feed-forward network. "relu2" is the square of ReLU. Names with "glu"
+    are gated units: one half of the inner layer is activated and multiplied by the other
+    half."""
     encoder_layers: Layers | None = None
-    """Number of encoder layers of an encoder-decoder, which ignores `layers` (default: null, no
-    encoder-decoder)."""
+    """Number of encoder layers. If it is set, the model is an encoder-decoder and ignores
+    `layers` (default: null)."""
     decoder_layers: Layers | None = None
-    """Number of decoder layers of an encoder-decoder (default: null, no encoder-decoder)."""
+    """Number of decoder layers. Set it together with `encoder_layers` (default: null)."""
     key_value_heads: Width | None = None
-    """Number of key/value heads in grouped-query attention, which must divide `heads` (default:
+    """Number of key/value heads in grouped-query attention. It must divide `heads` (default:
     null, as many as `heads`)."""
     head_dim: Width | None = None
     """Width of a head (default: null, `width / heads`)."""
     windows: tuple[PositiveInt | None, ...] = ()
-    """Sliding windows of self-attention by layer, repeated over the layers. A window is the number
-    of nearest positions to attend to, including the position itself, or null for all positions.
-    Mistral has (4096,), and Gemma 2 has (4096, null) (default: no windows)."""
+    """Sliding windows of self-attention, one per layer, repeated from the bottom. A window is
+    the number of nearest positions that a position attends to, with itself. null means all
+    positions. Mistral has (4096,), and Gemma 2 has (4096, null) (default: no windows)."""
     norm: NormKind = "layernorm"
     """Kind of all norms."""
     norm_eps: PositiveFloat = 1e-5
@@ -102,50 +102,50 @@ class TransformerConfig:
     bias: bool = True
     """Use biases in linear layers and layer norms."""
     unbiased: tuple[Biased, ...] = ()
-    """Projections without a bias even if `bias` is true, such as BEiT's keys."""
+    """Projections without a bias although `bias` is true. BEiT's keys have no bias."""
     dropout: Free[Dropout] = 0.0
-    """Dropout rate of embeddings and of each branch before the residual sum."""
+    """Dropout rate of embeddings and of each branch before it is added to the residual stream."""
     embedding_dropout: Free[Dropout | None] = None
-    """Dropout rate of embeddings. null (the default) uses the rate of `dropout`."""
+    """Dropout rate of embeddings (default: null, the rate of `dropout`)."""
     attention_dropout: Free[Dropout] = 0.0
-    """Dropout of attention probabilities."""
+    """Dropout rate of attention probabilities."""
     activation_dropout: Free[Dropout] = 0.0
     """Dropout rate of the feed-forward network's inner layer."""
     layer_scale: float | None = None
-    """LayerScale (arXiv 2103.17239): initial value of a learned factor per channel of each branch
-    (default: null, off)."""
+    """Initial value of LayerScale (arXiv 2103.17239), a learned factor for each channel of each
+    branch (default: null, off)."""
     drop_path: Free[Dropout] = 0.0
-    """Stochastic depth: probability of dropping a branch of the top layer. The probability grows
-    linearly with depth from 0."""
+    """Stochastic depth: probability that a branch of the top layer is dropped. Lower layers have
+    proportionally lower probabilities."""
     positions: Positions = "none"
-    """Position encoding. "learned" and "sinusoidal" are added to the embeddings. "rotary" rotates
-    queries and keys. "t5" adds a learned bias per head and distance to attention's logits.
-    "transformer_xl" adds products of queries with projected sinusoids of the distance. "alibi" adds
-    a fixed bias that decreases with distance."""
+    """Position encoding. "learned" and "sinusoidal" are added to the embeddings. "rotary"
+    rotates queries and keys. "t5" adds a learned bias to attention's logits, per head and
+    distance. "alibi" adds a fixed bias that decreases with distance. "transformer_xl" adds
+    products of queries with projected sinusoids of the distance."""
     max_length: Width = 512
-    """Length of the longest input for learned positions."""
+    """Largest input length with learned positions."""
     rotary_base: PositiveFloat = 10000.0
     """Base of rotary wavelengths (arXiv 2104.09864)."""
     grid_positions: GridPositions = "none"
-    """Position encoding on an image's grid, besides added `positions`. "relative_bias" is BEiT's
-    bias table per layer, and "shared_relative_bias" is one table for all layers. "rotary" rotates
-    queries and keys by row and column, as in EVA-02."""
+    """Position encoding on an image's grid, in addition to `positions`. "relative_bias" is
+    BEiT's bias with a table per layer. "shared_relative_bias" has one table for all layers.
+    "rotary" rotates queries and keys by row and column, as in EVA-02."""
     reference_grid: Width | None = None
-    """Side of the square pre-training grid, in patches. Rotary grid positions are stretched to this
-    grid (default: null, not stretched)."""
+    """Side of the square pre-training grid, in patches. Rotary positions on another grid are
+    stretched to this size (default: null, not stretched)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"
-    """Base distribution of initial weights, before the placement's gain."""
+    """Distribution of initial weights. The placement's gain is applied to it."""
     parametrization: Free[Literal["standard", "mup"]] = "standard"
-    """"mup" is the maximal update parametrisation (arXiv 2203.03466). It scales initial weights and
-    learning rates by width, so that the best learning rate of a narrow model fits a wide model. The
-    head width must stay the same."""
+    """"mup" is the maximal update parametrisation (arXiv 2203.03466). It scales initial weights
+    and learning rates by width. The best learning rate of a narrow model then fits a wide
+    model with the same head width."""
     base_width: Free[Width | None] = None
-    """Width of the tuned model, at which "mup" equals the standard parametrisation (default: null;
-    "mup" requires it)."""
+    """Width of the model whose learning rate was tuned. "mup" requires it and changes nothing at
+    this width (default: null)."""
     checkpoint_activations: Free[bool] = False
-    """Activation checkpointing, which recomputes each layer in the backward pass to save memory."""
+    """Activation checkpointing. The backward pass recomputes each layer, which saves memory."""
 
     @rule
     def _stacks_are_two(self) -> Iterator[str]:
@@ -197,14 +197,13 @@ class TransformerConfig:
                    "differently")  # fmt: skip
 
     def _sizes_of_width(self) -> dict[str, int]:
-        """Return the sizes that are proportional to the width at a constant head width."""
         sizes = {"heads": self.heads, "ffn_width": self.ffn_width}
         return sizes if self.key_value_heads is None else {
             **sizes, "key_value_heads": self.key_value_heads,
         }  # fmt: skip
 
     def at_width(self, width: int) -> Self:
-        """Return the configuration at another width with the same head width.
+        """Return the configuration at another width. The head width stays the same.
 
         Raises:
             ValueError: If a size that grows with the width would not be a whole number.
@@ -222,7 +221,6 @@ class TransformerConfig:
 
     @property
     def input_dropout(self) -> float:
-        """Dropout of embeddings."""
         return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     @property
@@ -236,11 +234,11 @@ class TransformerConfig:
 
     @property
     def key_value_width(self) -> int:
-        """Width of all key heads together, and of all value heads together."""
+        """Width of all key heads together. All value heads have the same width."""
         return (self.key_value_heads or self.heads) * self.head_width
 
     def window(self, layer: int) -> int | None:
-        """Return the window of a layer's self-attention, counted from 0; None for all positions."""
+        """Return the window of a layer's self-attention, or None for all positions."""
         return self.windows[layer % len(self.windows)] if self.windows else None
 
     def biased(self, projection: Biased) -> bool:
@@ -248,21 +246,24 @@ class TransformerConfig:
 
     @property
     def grid(self) -> Grid | None:
-        """Grid of the input, in configurations of image models; None for a sequence."""
+        """Grid of the input. Configurations of image models override this value."""
         return None
 
     @property
     def row(self) -> Placement:
-        """Row of the placement table."""
+        """Row of the placement in the placement table."""
         return find_placement(self.placement)
 
     def at(self, layer: int) -> Self:
-        """Return the configuration of one layer, counted from 0, with that layer's placement."""
+        """Return the configuration of one layer, with that layer's placement."""
         row = self.row.at(layer)
         return self if row is self.row else replace(self, placement=row)
 
     def depth(self, stack: Stack) -> Depth:
-        """Return the depth of a stack, and of the other stack in an encoder-decoder."""
+        """Return the depth of a stack.
+
+        For an encoder-decoder, it includes the depth of the other stack.
+        """
         if self.encoder_layers is None or self.decoder_layers is None:
             return Depth(stack, self.layers)
         sizes = {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
@@ -275,11 +276,11 @@ class MultiwayConfig(TransformerConfig):
     """Encoder with vision and language experts (BEiT-3, arXiv 2208.10442)."""
 
     experts: Experts = "decoupled"
-    """"decoupled", as in the authors' code, has separate weights per modality in every module.
-    "shared_attention", as in the paper, has separate weights only in feed-forward networks and
-    their norms."""
+    """"decoupled" has separate weights for vision and language in every module, as in the
+    authors' code. "shared_attention" separates only feed-forward networks and their norms, as
+    in the paper."""
     vision_language_layers: NonNegativeInt = 0
-    """Number of top layers with a third feed-forward network for the tokens of image-text pairs
+    """Number of top layers with a third feed-forward network, for tokens of image-text pairs
     (default: 0). BEiT-3 has 3 such layers. Values above 0 need "shared_attention"."""
 
     @rule

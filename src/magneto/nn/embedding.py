@@ -11,7 +11,7 @@ from magneto.nn.init import NORMAL_STD
 
 
 class VectorTable(nn.Embedding):
-    """Table of learned vectors, initially N(0, std²); zeros for a std of 0."""
+    """Table of learned vectors, initially N(0, std²). For a std of 0 all values are zero."""
 
     def __init__(self, count: int, width: int, std: float) -> None:
         self.std = std
@@ -22,7 +22,7 @@ class VectorTable(nn.Embedding):
 
 
 class TextEmbedding(nn.Module):
-    """Embedding table of tokens, initially N(0, 1/width), with an optional output scale."""
+    """Embedding table of tokens, initially N(0, 1/width). The output may be scaled."""
 
     def __init__(
         self, vocab_size: int | None, width: int, scale: Literal["none", "sqrt_width"]
@@ -43,7 +43,7 @@ class TextEmbedding(nn.Module):
 
 
 class PatchProjection(nn.Conv2d):
-    """Convolution of non-overlapping patches; initially a Xavier uniform matrix and a bias of 0."""
+    """Convolution of non-overlapping patches. Weights are initially Xavier uniform, the bias 0."""
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__(channels, width, patch_size, stride=patch_size)
@@ -54,7 +54,10 @@ class PatchProjection(nn.Conv2d):
 
 
 class PatchEmbedding(nn.Module):
-    """Linear map of each patch, with Xavier initialisation without a placement's gain."""
+    """Linear map of each patch, with Xavier initialisation.
+
+    The gain of the placement does not apply.
+    """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__()
@@ -68,10 +71,10 @@ class PatchEmbedding(nn.Module):
 class ConvolutionalStem(nn.Module):
     """Convolutional stem: strided convolutions with norm and GELU (arXiv 2106.14881).
 
-    The last convolution has no norm and no GELU. Strides are the prime factors of the patch size,
-    so that there is one vector per patch. A convolution with stride 1 follows the first
-    convolution. A vector also depends on pixels beyond its patch, which helps with few images.
-    Weights have torch's initialisation.
+    The strides are the prime factors of the patch size, so there is one vector per patch. A
+    convolution with stride 1 follows the first convolution. The final convolution has no norm and
+    no GELU. A vector also depends on pixels outside its patch, which helps with few images. Weights
+    have torch's initialisation.
     """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
@@ -92,7 +95,6 @@ class ConvolutionalStem(nn.Module):
 
 
 def prime_factors(number: int) -> list[int]:
-    """Return the prime factors of a positive number in ascending order; [] for 1."""
     for factor in range(2, number + 1):
         if number % factor == 0:
             return [factor, *prime_factors(number // factor)]
@@ -100,7 +102,7 @@ def prime_factors(number: int) -> list[int]:
 
 
 class ClassToken(nn.Module):
-    """Class token: learned vector before the patches, initially 0, as in ViT."""
+    """Class token: a learned vector before the patches, initially 0 as in ViT."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -116,7 +118,7 @@ class ClassToken(nn.Module):
 
 
 class MaskToken(nn.Module):
-    """Mask token: learned vector in place of masked patches, initially N(0, 0.02²), as in BEiT."""
+    """Mask token: a learned vector in place of masked patches, initially N(0, 0.02²) (BEiT)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -131,7 +133,7 @@ class MaskToken(nn.Module):
 
         Args:
             patches: Vectors of the patches, (batch, patches, width).
-            hidden: Boolean, (batch, patches), True = masked; None masks nothing.
+            hidden: Boolean, (batch, patches). True means masked, and None masks nothing.
         """
         if hidden is None:
             return patches

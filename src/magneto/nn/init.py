@@ -1,8 +1,8 @@
 """Initialisation of weights by their role, linear layers, and norms.
 
-Each module with parameters or buffers fills them in `reset_parameters`, as torch's modules do, and
-touches no submodule. A model can therefore be built on the meta device and initialised later,
-module by module in any order (`magneto.training.model`).
+Every module with parameters or buffers fills them in `reset_parameters` and touches no submodule.
+torch's modules do the same. A model can therefore be built on the meta device and initialised
+later, module by module (`magneto.training.model`).
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|
@@ -15,9 +15,9 @@ module by module in any order (`magneto.training.model`).
 | positions, embeddings, heads       | that of their own module, never scaled                 |
 
 The base is one of four distributions. xavier_normal and xavier_uniform have the standard deviation
-sqrt(2 / (fan_in + fan_out)). normal has the standard deviation 0.02. truncated_normal is cut at two
-sigma and has the standard deviation 0.02 after the cut. The slices of a fused weight are
-initialised separately, each with its own fan. Section 3.2 of the paper derives Sub-LN's gain.
+sqrt(2 / (fan_in + fan_out)). normal and truncated_normal have the standard deviation 0.02, and
+truncated_normal is cut at two sigma. Each slice of a fused weight is initialised separately, with
+the fans of the slice. Section 3.2 of the paper derives Sub-LN's gain.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ CUT_STD = 0.879596566170685
 
 
 class Projection(nn.Linear):
-    """Linear layer whose slices of rows are initialised by role; its bias is initially 0.
+    """Linear layer whose slices of rows are initialised by role. The bias is initially 0.
 
-    torch's constructor calls `reset_parameters` with a gain of 1. `initialize` knows the placement
-    and calls it again with the right gain.
+    torch's constructor initialises with a gain of 1. `initialize` repeats it with the placement's
+    gain.
 
     Args:
         width: Input features.
@@ -59,20 +59,19 @@ class Projection(nn.Linear):
         super().__init__(width, sum(rows for _, rows in self.slices), bias=bias)
 
     def reset_parameters(self) -> None:
-        """Initialise each slice from the base, times the gain for scaled roles; zero the bias."""
         for role, part in self.roles():
             draw(part, self.base, self.gain if role in SCALED_ROLES else 1.0)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, rows of the weight) of each slice; the rows are a view."""
+        """Yield (role, rows of the weight) of each slice. The rows are a view."""
         parts = self.weight.split([rows for _, rows in self.slices])
         yield from zip((role for role, _ in self.slices), parts, strict=True)
 
 
 class PartlyBiased(Projection):
-    """Projection with a bias for the slices `biased`; `bias` concatenates their biases."""
+    """Projection with a bias for some slices. `bias` joins the biases of these slices."""
 
     def __init__(
         self, width: int, slices: Sequence[tuple[str, int]], biased: Collection[str]
@@ -85,7 +84,6 @@ class PartlyBiased(Projection):
         nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Project the input: (..., width) to (..., number of rows of all slices)."""
         held = zip(self.rows, self.has_bias, strict=True)
         parts = iter(self.bias.split([rows for rows, has in held if has]))
         bias = [
@@ -106,7 +104,9 @@ def projection(
 
 
 class NormalLinear(nn.Linear):
-    """Linear layer with N(0, std²) weights, without a placement's gain; its bias is initially 0.
+    """Linear layer with N(0, std²) weights and a bias of 0.
+
+    The gain of the placement does not apply.
 
     Args:
         width: Input features.
@@ -128,12 +128,13 @@ class NormalLinear(nn.Linear):
 def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
     """Initialise the projections of all sublayers in a module by role.
 
-    A `Projection` stores base and gain, so that its `reset_parameters` repeats the initialisation.
+    Each `Projection` stores the base and the gain. `reset_parameters` then repeats the
+    initialisation.
 
     Args:
-        module: A stack, or another module in which each submodule with projections has the
-            attribute `sublayer`.
-        placement: Placement with the gain and the kinds of sublayer that get it.
+        module: A stack, or another module. Each submodule with projections has the attribute
+            `sublayer`.
+        placement: Placement with the gain and the kinds of sublayer to which the gain applies.
         depth: Depth of the stack.
         base: Distribution before the gain.
     """
@@ -143,7 +144,7 @@ def initialize(module: nn.Module, placement: Placement, depth: Depth, base: Base
 
 
 def sublayer_projections(module: nn.Module) -> Iterator[tuple[Sublayer, Projection]]:
-    """Yield the projections of all sublayers in a module, each with the kind of its sublayer."""
+    """Yield (kind of sublayer, projection) for all sublayers in a module."""
     for owner in module.modules():
         for part in owner.children():
             if isinstance(part, Projection):
@@ -152,7 +153,7 @@ def sublayer_projections(module: nn.Module) -> Iterator[tuple[Sublayer, Projecti
 
 @torch.no_grad()
 def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
-    """Fill a (fan_out, fan_in) weight, or a view of one, from the base times `gain`."""
+    """Fill a weight, (fan_out, fan_in), or a view of one, from the base times `gain`."""
     if base == "xavier_normal":
         nn.init.xavier_normal_(weight, gain)
     elif base == "xavier_uniform":
@@ -165,12 +166,11 @@ def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
 
 
 def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
-    """Return the standard deviation of Xavier's initialisation."""
     return gain * math.sqrt(2 / (fan_in + fan_out))
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation over the last dimension, in the input's dtype even under autocast."""
+    """LayerNorm over the last dimension, in the dtype of the input even under autocast."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps).type_as(
@@ -179,17 +179,16 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation (arXiv 1910.07467) over the last dimension, in x's dtype."""
+    """RMSNorm (arXiv 1910.07467) over the last dimension, in the dtype of the input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)
 
 
 class FastIdentity(nn.Identity):
-    """Identity in an empty norm slot, called without `nn.Module`'s machinery.
+    """Identity in an empty norm slot. Hooks on this module do not run.
 
-    Most slots are empty. With `nn.Identity`, decoding token by token would spend some percent of
-    its time on empty slots. Hooks on this module do not run.
+    Most slots are empty. A call of `nn.Identity` in each would slow decoding down by some percent.
     """
 
     def __call__(self, x: Tensor, *others: Tensor) -> Tensor:
@@ -199,7 +198,7 @@ class FastIdentity(nn.Identity):
 def build_norm(
     kind: NormKind | Literal["none"], width: int, config: TransformerConfig
 ) -> nn.Module:
-    """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias."""
+    """Build a norm of `width` features with the configured epsilon and bias."""
     if kind == "none":
         return FastIdentity()
     if kind == "rmsnorm":
@@ -208,10 +207,9 @@ def build_norm(
 
 
 def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:
-    """Build the configured norm if `present`, else an identity."""
     return build_norm(config.norm if present else "none", width, config)
 
 
 def slot_norm(config: TransformerConfig, sublayer: Sublayer, slot: Slot, width: int) -> nn.Module:
-    """Build the norm of a sublayer's slot; an identity if the placement leaves the slot empty."""
+    """Build the norm of a sublayer's slot, or an identity for an empty slot."""
     return optional_norm(slot in config.row.slots(sublayer), width, config)

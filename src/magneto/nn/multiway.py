@@ -1,17 +1,17 @@
 """Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality with joint attention.
 
 Vision and language tokens are two packed tensors, (tokens, width). Each modality has its own
-experts, and attention is over the tokens of both modalities. An expert is an ordinary sublayer of
-`magneto.nn.block`.
+experts, which are ordinary sublayers of `magneto.nn.block`. Attention is over the tokens of both
+modalities.
 
 | experts            | attention        | feed-forward network                             |
 |--------------------|------------------|--------------------------------------------------|
 | "decoupled"        | vision, language | vision, language                                 |
 | "shared_attention" | shared           | vision, language; in top layers one for pairs    |
 
-Linear layers do not process padding. Only attention needs padded rows, (samples, longest, ...),
-with a sample's vision tokens before its language tokens. The data loader computes each token's
-place in these rows on the CPU (`pack`), so that no operation on the device depends on values.
+Linear layers do not process padding. Only attention needs padded rows, (samples, longest, ...). In
+a row, the vision tokens come before the language tokens. The data loader computes the place of each
+token in these rows on the CPU (`pack`). Operations on the device thus depend on no tensor's values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from magneto.nn.transformer import ProbedStack
 from magneto.theory.placement import Depth
 
 Streams = tuple[Tensor, Tensor]
-"""Packed vision and language tokens, (tokens, width) each."""
+"""Packed vision tokens and packed language tokens, (tokens, width) each."""
 
 MODALITIES = ("vision", "language")
 ROUTES: dict[Experts, tuple[str, str]] = {
@@ -42,10 +42,9 @@ ROUTES: dict[Experts, tuple[str, str]] = {
 
 
 class PackedDropPath(DropPath):
-    """Stochastic depth of packed tokens, which drops a branch for random samples in training."""
+    """Stochastic depth of packed tokens: drops a branch for random samples in training."""
 
     def packed(self, streams: Streams, packing: Packing) -> Streams:
-        """Zero samples, in both modalities, with probability `rate`; scale up the others."""
         if not self.training:
             return streams
         factors = self.factors(packing.rows, streams[0])
@@ -56,7 +55,7 @@ class PackedDropPath(DropPath):
 
 
 class MultiwaySelfAttention(nn.Module):
-    """Self-attention over all tokens of a sample; `ROUTES` names the expert of each modality."""
+    """Self-attention over all tokens of a sample. `ROUTES` has the expert of each modality."""
 
     def __init__(self, config: MultiwayConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__()
@@ -68,7 +67,6 @@ class MultiwaySelfAttention(nn.Module):
         self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Transform both modalities' tokens without changing shapes."""
         experts: list[Any] = [self.experts[name] for name in self.routes]
         read = [one.before(x) for one, x in zip(experts, streams, strict=True)]
         parts = [one.attention.project(x) for one, x in zip(experts, read, strict=True)]
@@ -118,7 +116,6 @@ class MultiwayFeedForward(nn.Module):
         vision: tuple[Tensor, ...],
         language: tuple[Tensor, ...],
     ) -> Streams:
-        """Apply `call` to each modality's expert and its tokens."""
         return call(self.experts["vision"], *vision), call(self.experts["language"], *language)
 
 
@@ -161,7 +158,7 @@ class MultiwayLayer(nn.Module):
 
 
 class MultiwayEncoder(ProbedStack):
-    """Encoder of images, texts and pairs; all tokens of a sample attend to each other."""
+    """Encoder of images, texts and pairs. All tokens of a sample attend to each other."""
 
     def __init__(self, config: MultiwayConfig) -> None:
         super().__init__()
@@ -185,8 +182,8 @@ class MultiwayEncoder(ProbedStack):
     def forward(self, vision: Tensor, language: Tensor, packing: Packing) -> Streams:
         """Encode embeddings, to which positions have been added.
 
-        The tensor of a missing modality has the shape (0, width). The experts of a missing modality
-        compute nothing, and their gradients are zero.
+        The tensor of a missing modality has the shape (0, width). Its experts compute nothing and
+        have zero gradients.
 
         Args:
             vision: Embeddings of vision tokens, (vision tokens, width).
@@ -210,11 +207,8 @@ class MultiwayEncoder(ProbedStack):
     ) -> list[Streams]:
         """Return the outputs of chosen layers without the final norm; see `Encoder.features`.
 
-        Args:
-            vision: As in `forward`.
-            language: As in `forward`.
-            packing: As in `forward`.
-            layers: Numbers of layers from 0 at the bottom, in any order.
+        Other arguments are as in `forward`. `layers` has numbers in any order, and the bottom layer
+        is 0.
 
         Raises:
             ValueError: If a layer does not exist.
@@ -225,12 +219,10 @@ class MultiwayEncoder(ProbedStack):
     def attention_weights(
         self, vision: Tensor, language: Tensor, packing: Packing, layer: int
     ) -> Tensor:
-        """Return one layer's attention weights; arguments and errors are those of `features`.
+        """Return one layer's attention weights, (samples, heads, length, length).
 
-        Returns:
-            Weights, (samples, heads, length, length). The third dimension is the queries, and the
-            fourth is the keys. A sample's vision tokens come first. Keys that are padding have
-            weight 0.
+        The third dimension is the queries, and the fourth is the keys. A sample's vision tokens
+        come first. Keys that are padding have weight 0. Arguments and errors are as in `features`.
         """
         self.check_layers([layer])
         return record_attention_weights(
@@ -238,7 +230,6 @@ class MultiwayEncoder(ProbedStack):
         )
 
     def enter(self, vision: Tensor, language: Tensor, packing: Packing) -> tuple[Streams, Mask]:
-        """Return the first layer's input and the mask."""
         given = (len(vision), len(language))
         expected = (len(packing.vision_place), len(packing.language_place))
         if given != expected:
@@ -256,8 +247,8 @@ class MultiwayEncoder(ProbedStack):
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
         """Return, for each token, the mean over the sample's tokens of the same modality.
 
-        A mean over both modalities would hide a rank collapse within one of them, since experts
-        keep the modalities apart.
+        Experts keep the modalities apart. A mean over both modalities would hide a rank collapse
+        within one modality.
         """
         streams, packing, _ = inputs
         parts = tokens.split([len(each) for each in streams])
@@ -274,17 +265,17 @@ class MultiwayEncoder(ProbedStack):
 class Packing:
     """Places of a batch's packed tokens in padded rows, as computed by `pack`.
 
-    Samples are ordered: images alone, pairs, texts alone.
+    Images alone come first in a batch, then pairs, then texts alone.
 
     Attributes:
         vision_place: Place of each vision token, row * length + column, (vision tokens,).
         language_place: Place of each language token, (language tokens,).
         rows: Number of samples.
         length: Length of a row.
-        vision_alone: Number of vision tokens in images alone, which come first.
-        language_paired: Number of language tokens in pairs, which come first.
-        attention_mask: Boolean, True = may attend: (rows, length), or (rows, length, length) for
-            restricted attention; None if no row has padding.
+        vision_alone: Number of vision tokens in images alone.
+        language_paired: Number of language tokens in pairs.
+        attention_mask: Boolean, True = may attend, or None if no row has padding. The shape is
+            (rows, length), or (rows, length, length) for restricted attention.
     """
 
     vision_place: Tensor
@@ -299,11 +290,10 @@ class Packing:
         return build_memory_mask(self.attention_mask)
 
     def means(self, tokens: Tensor, place: Tensor) -> Tensor:
-        """Return, for each token of a modality, the mean over the sample's tokens of that modality.
+        """Return, for each token of a modality, the mean over the sample's tokens of this modality.
 
-        Args:
-            tokens: All tokens of the modality, (tokens, width).
-            place: Place of each token, (tokens,).
+        `tokens` are all tokens of the modality, (tokens, width). `place` has their places,
+        (tokens,).
         """
         # Sums in rows are deterministic; a GPU's sums by index are not.
         rows = tokens.new_zeros((self.rows * self.length, tokens.shape[-1]))
@@ -312,11 +302,13 @@ class Packing:
         return (sums / one.clamp(min=1)).index_select(0, self.row_of(place))
 
     def row_of(self, place: Tensor) -> Tensor:
-        """Return the row number of each place."""
         return place.div(self.length, rounding_mode="floor")
 
     def real(self) -> Tensor:
-        """Return whether each place has a token rather than padding, boolean (rows, length)."""
+        """Return whether each place has a token, boolean (rows, length).
+
+        Other places are padding.
+        """
         held = torch.zeros(self.rows * self.length, dtype=torch.bool,
                            device=self.vision_place.device)  # fmt: skip
         for place in (self.vision_place, self.language_place):
@@ -324,12 +316,10 @@ class Packing:
         return held.unflatten(0, (self.rows, self.length))
 
     def first_of_each_kind(self, count: int) -> Tensor:
-        """Return the row numbers of the first samples of each kind, without waiting for the device.
+        """Return the row numbers of the first `count` samples of each kind.
 
-        Args:
-            count: Number of samples of each kind: images alone, pairs, texts alone. If the batch
-                has fewer than `count` samples of a kind, the samples after them in the batch are
-                used too.
+        The kinds are images alone, pairs and texts alone. If a batch has too few samples of a kind,
+        the next samples in the batch are used too. The function does not wait for the device.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
@@ -339,7 +329,7 @@ class Packing:
 
 
 def pack(vision_lengths: Sequence[int], language_lengths: Sequence[int]) -> Packing:
-    """Compute the places of a batch's tokens, on the CPU. A row has the longest sample's length.
+    """Compute the places of a batch's tokens, on the CPU. The longest sample sets the row length.
 
     Args:
         vision_lengths: Number of vision tokens of each sample; 0 for a text alone.
@@ -347,8 +337,8 @@ def pack(vision_lengths: Sequence[int], language_lengths: Sequence[int]) -> Pack
             alone.
 
     Raises:
-        ValueError: If samples are not in the order images alone, pairs, texts alone, or a sample
-            has no tokens.
+        ValueError: If a sample has no tokens. Also if samples are not in the order images alone,
+            pairs, texts alone.
     """
     sizes = list(zip(vision_lengths, language_lengths, strict=True))
     check_order(sizes)
@@ -369,7 +359,6 @@ def pack(vision_lengths: Sequence[int], language_lengths: Sequence[int]) -> Pack
 
 
 def check_order(sizes: Sequence[tuple[int, int]]) -> None:
-    """Raise ValueError unless images alone come first, then pairs, then texts alone."""
     last = 0
     for number, (image, text) in enumerate(sizes):
         if image < 0 or text < 0 or image + text == 0:
@@ -382,27 +371,30 @@ def check_order(sizes: Sequence[tuple[int, int]]) -> None:
 
 
 def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
-    """Return places row * length + column; row i has `counts[i]` tokens from column `starts[i]`."""
+    """Return places row * length + column.
+
+    Row i has `counts[i]` tokens from column `starts[i]` on.
+    """
     rows = torch.arange(len(counts)).repeat_interleave(counts)
     before = (counts.cumsum(0) - counts)[rows]
     return rows * length + starts[rows] + torch.arange(len(rows)) - before
 
 
 def to_rows(vision: Tensor, language: Tensor, packing: Packing) -> Tensor:
-    """Copy both modalities' tokens, (tokens, ...), to padded rows, (rows, length, ...)."""
+    """Copy tokens of both modalities, (tokens, ...), to padded rows, (rows, length, ...)."""
     places = (packing.vision_place, packing.language_place)
     joined: Any = ToRows.apply(vision, language, *places, packing.rows * packing.length)
     return joined.unflatten(0, (packing.rows, packing.length))
 
 
 def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
-    """Return both modalities' tokens, (tokens, ...), of padded rows, (rows, length, ...)."""
+    """Copy tokens of both modalities, (tokens, ...), from padded rows, (rows, length, ...)."""
     parts: Any = FromRows.apply(rows.flatten(0, 1), packing.vision_place, packing.language_place)
     return parts
 
 
 class ToRows(torch.autograd.Function):
-    """Copy of tokens to padded rows, with a backward pass that is faster than torch's."""
+    """Copy of tokens to padded rows, with a faster backward pass than torch has."""
 
     @staticmethod
     def forward(
@@ -422,7 +414,7 @@ class ToRows(torch.autograd.Function):
 
 
 class FromRows(torch.autograd.Function):
-    """Copy of tokens from padded rows, with the copy to rows as backward pass."""
+    """Copy of tokens from padded rows, with a copy to rows as backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

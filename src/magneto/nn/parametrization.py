@@ -1,8 +1,9 @@
 """Maximal update parametrisation: initial weights and learning rates as functions of width.
 
-The factors are those of Tensor Programs V (arXiv 2203.03466), table 8, for Adam, in the form
-without multipliers in the forward pass. Comparison with the same model at `base_width` tells which
-sizes grow with the width. In the table, m is the width divided by `base_width`.
+The factors are those of Tensor Programs V (arXiv 2203.03466), table 8, for Adam. Of the equivalent
+forms in the paper, this is the one without multipliers in the forward pass. A comparison with the
+same model at `base_width` shows which sizes grow with the width. In the table, m is the width
+divided by `base_width`.
 
 | weight                    | inputs | outputs | standard deviation     | learning rate   |
 |---------------------------|--------|---------|------------------------|-----------------|
@@ -12,8 +13,8 @@ sizes grow with the width. In the table, m is the width divided by `base_width`.
 | norms, biases, scales     |        |         | unchanged              | base value      |
 
 At the base width, maximal update equals the standard parametrisation. The head width is constant,
-so that the scale of attention's logits needs no change. The weight decay is divided by the factor
-of the learning rate, so that all weights decay equally.
+so attention's logits need no other scale. The weight decay is divided by the factor of the learning
+rate, so that all weights decay equally.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from magneto.nn.init import CUT_STD, NORMAL_STD, Projection, xavier_std
 
 @dataclass(frozen=True)
 class Scale:
-    """Factors of maximal update for a weight's initial values and its learning rate."""
+    """Factors of a weight's initial values and learning rate under maximal update."""
 
     initial: float = 1.0
     rate: float = 1.0
 
 
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
-    """Return the factors of a model's parameters by name; a tied parameter has several names.
+    """Return the factors of a model's parameters by name. A tied parameter has several names.
 
-    With the standard parametrisation there are no factors.
+    The result is empty for the standard parametrisation.
 
     Raises:
         ValueError: If a tied weight would have two different factors.
@@ -68,7 +69,6 @@ def width_scales(model: nn.Module) -> Mapping[str, Scale]:
 
 
 def check_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
-    """Raise ValueError if a tied weight has different factors under its names."""
     names: dict[nn.Parameter, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name not in scales:  # the module occurs twice
@@ -82,7 +82,6 @@ def check_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
 def scale_of(
     module: nn.Module, base: nn.Module, key: str, shape: tuple[int, ...], smaller: tuple[int, ...]
 ) -> Scale:
-    """Return the factors of a parameter, from its shapes in the model and at the base width."""
     std, base_std = (initial_std(each, key) for each in (module, base))
     ratio = base_std / std if std else 1.0
     # The rows of an embedding are outputs.
@@ -94,17 +93,14 @@ def scale_of(
 
 
 def initial_std(module: nn.Module, key: str) -> float:
-    """Return the standard deviation of a parameter's initial values; 0 for constants.
-
-    A module's attribute `std`, if it exists, is the standard deviation of its weight. For a fused
-    weight the result is that of its first slice, since all slices change equally with the width.
-    """
+    """Return the standard deviation of a parameter's initial values, or 0 for constants."""
     if isinstance(std := getattr(module, "std", None), float):
         return std if key == "weight" else 0.0
     if isinstance(module, Projection):
         if key != "weight":
             return 0.0
         if module.base in ("xavier_normal", "xavier_uniform"):
+            # The first slice is enough, since all slices change equally with the width.
             return xavier_std(module.in_features, module.slices[0][1], module.gain)
         return module.gain * NORMAL_STD / (1.0 if module.base == "normal" else CUT_STD)
     if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
@@ -118,7 +114,10 @@ def initial_std(module: nn.Module, key: str) -> float:
 
 @torch.no_grad()
 def scale_initial_values(model: nn.Module, scales: Mapping[str, Scale]) -> None:
-    """Multiply a model's initial weights by their factors, in place; each rank scales its rows."""
+    """Multiply a model's initial weights by their factors, in place.
+
+    Each rank scales its own rows.
+    """
     for name, parameter in model.named_parameters():
         if scales.get(name, Scale()).initial != 1.0:
             parameter.mul_(scales[name].initial)

@@ -1,14 +1,12 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
-Grids, such as those of image patches, have two more encodings: BEiT's relative bias and rotary
-positions in two dimensions. Both encodings of grids act in attention, besides positions added to
-the embeddings. Prefix vectors have no place on the grid.
+Images have a grid of patches and two more encodings: BEiT's relative bias, and rotary positions in
+two dimensions. Both act in attention and can be combined with positions added to the embeddings.
+Prefix vectors, such as a class token, have no place on the grid.
 
-An encoding has two modules. The stack's module runs once per forward pass. The stack's module may
-change the embeddings, and returns a tensor that all layers share. The layer's module runs between
-projections and attention. From queries, keys and the shared tensor, the layer's module computes
-queries, keys and a bias on the attention logits. Absolute encodings change the embeddings, and
-relative encodings act in the layers.
+An encoding has two modules. The stack's module runs once per forward pass. It may change the
+embeddings, and it returns a tensor that all layers share. The layer's module runs before attention.
+It changes queries and keys, and returns a bias on the attention logits.
 """
 
 from __future__ import annotations
@@ -36,22 +34,18 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Stack's module without a position encoding; base class of the stack's other position modules.
-
-    Such a model sees the order of its inputs only through a causal mask.
-    """
+    """Stack's module without a position encoding, and base class of the stack's other modules."""
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()
         self.config, self.bidirectional = config, bidirectional
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, (batch, length, width), unchanged, and None."""
         return x, None
 
 
 class LearnedPositions(StackPositions):
-    """Table of `max_length` vectors added to the embeddings, initially N(0, 1/width)."""
+    """Table of `max_length` vectors, initially N(0, 1/width), which are added to the embeddings."""
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__(config, bidirectional)
@@ -70,11 +64,10 @@ class LearnedPositions(StackPositions):
 class SinusoidalPositions(StackPositions):
     """Added sines and cosines with wavelengths from 2 pi to 10000 * 2 pi (arXiv 1706.03762, 3.5).
 
-    All sines come first, then all cosines, as in Marian. The paper interleaves sines and cosines.
+    As in Marian, all sines come before all cosines. The paper interleaves sines and cosines.
     """
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Add the vectors of the positions `index`, (batch or 1, length), to x."""
         return x + sinusoids(index, self.config.width).type_as(x), None
 
 
@@ -82,7 +75,7 @@ class RotaryTable(StackPositions):
     """Angles by which queries and keys are rotated (arXiv 2104.09864)."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, and cosines and sines, (2, batch or 1, 1, length, head width)."""
+        """Return x and the cosines and sines, (2, batch or 1, 1, length, head width)."""
         width, base = self.config.head_width, self.config.rotary_base
         pairs = torch.arange(0, width, 2, device=x.device, dtype=torch.float32)
         angles = index[:, None, :, None].float() * base ** (-pairs / width)
@@ -93,9 +86,9 @@ class RotaryTable(StackPositions):
 class T5Table(StackPositions):
     """Learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
-    Half of the 32 buckets are single distances, and the others grow logarithmically up to a
-    distance of 128. An encoder uses one half of the buckets for each direction. A decoder uses all
-    buckets for earlier positions.
+    Half of the 32 buckets are single distances. The others grow logarithmically up to a distance of
+    128. An encoder has 16 buckets for each direction. A decoder has 32 buckets for earlier
+    positions.
     """
 
     buckets = 32
@@ -106,13 +99,12 @@ class T5Table(StackPositions):
         self.bias = VectorTable(self.buckets, config.heads, std=0.0)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, and the bias (1, heads, query length, key length)."""
+        """Return x and the bias, (1, heads, query length, key length)."""
         keys = torch.arange(past + x.shape[1], device=x.device)
         distance = keys[None] - keys[past:, None]
         return x, self.bias(self.bucket(distance)).permute(2, 0, 1)[None].to(x.dtype)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each signed distance, which is key position minus query position."""
         count = self.buckets
         offset = torch.zeros_like(distance)
         if self.bidirectional:
@@ -131,7 +123,7 @@ class AlibiTable(StackPositions):
     """ALiBi's bias: minus each head's slope times the distance to the key (arXiv 2108.12409)."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, and the bias (1, heads, query length, key length)."""
+        """Return x and the bias, (1, heads, query length, key length)."""
         keys = torch.arange(past + x.shape[1], device=x.device)
         distance = (keys[None] - keys[past:, None]).abs()
         slope = slopes(self.config.heads, x.device)[:, None, None]
@@ -142,8 +134,8 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """Return the heads' slopes, (heads,).
 
     If the number of heads is a power of two, the slopes are a geometric sequence from 2 ** (-8 /
-    heads) to 2 ** -8. Otherwise the slopes for the next lower power of two come first, then every
-    second slope for the next higher power of two.
+    heads) to 2 ** -8. For another number, the slopes for the next lower power of two come first.
+    Then comes every second slope for the next higher power of two.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)
@@ -155,10 +147,10 @@ class TransformerXLTable(StackPositions):
     """Sinusoids of all distances from a key to a query (arXiv 1901.02860, 3.3)."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, and sinusoids of all distances, (key length + query length, width).
+        """Return x and the sinusoids of all distances, (key length + query length, width).
 
-        The first row belongs to the key furthest in the past. `shift` needs the last row, whose
-        distance does not occur.
+        The first row belongs to the earliest key. The distance of the final row does not occur, but
+        `shift` needs this row.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
@@ -198,12 +190,11 @@ class SharedGridBias(GridIndex):
 class GridRotaryTable(GridEncoding):
     """Rotary angles on a grid: half of each head's features rotate by row, half by column (EVA-02).
 
-    Rows and columns are stretched to the size of `reference_grid`, as in the code of arXiv
-    2303.11331.
+    Rows and columns are stretched to the size of `reference_grid` (arXiv 2303.11331).
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return cosines and sines, (2, 1, 1, length, head width), for the input x."""
+        """Return the cosines and sines, (2, 1, 1, length, head width), for the input x."""
         check_length(x, self.grid)
         bands, reference = self.config.head_width // 4, self.config.reference_grid
         steps = torch.arange(bands, device=x.device, dtype=torch.float32)
@@ -217,7 +208,6 @@ class GridRotaryTable(GridEncoding):
 
 
 def check_length(x: Tensor, grid: Grid) -> None:
-    """Raise ValueError if x, (batch, length, width), does not have the grid's length."""
     if x.shape[1] != grid.length:
         raise ValueError(
             f"input length {x.shape[1]} differs from the grid's {grid.length} "
@@ -226,16 +216,16 @@ def check_length(x: Tensor, grid: Grid) -> None:
 
 
 def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return row and column of each place on the grid, both of shape (rows * columns,)."""
+    """Return the row and the column of each place on the grid, both (rows * columns,)."""
     row = torch.arange(grid.rows, device=device).repeat_interleave(grid.columns)
     return row, torch.arange(grid.columns, device=device).repeat(grid.rows)
 
 
 def bias_rows(grid: Grid) -> int:
-    """Return a bias table's number of rows.
+    """Return the number of rows of a bias table.
 
-    There is a row per relative position. With a prefix there are three more: from the prefix, to
-    the prefix, and within it.
+    There is a row per relative position. With a prefix there are three more rows: for pairs with a
+    prefix query, with a prefix key, and with both.
     """
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
@@ -243,8 +233,8 @@ def bias_rows(grid: Grid) -> int:
 def relative_index(grid: Grid, device: torch.device) -> Tensor:
     """Return the row of the bias table for each query and key, (length, length).
 
-    The table has BEiT's order: by row difference (query minus key), then by column difference. The
-    last three rows are for pairs with a prefix query, with a prefix key, and with both.
+    As in BEiT, rows are sorted by row difference (query minus key), then by column difference. The
+    three rows of a prefix come at the end.
     """
     row, column = places(grid, device)
     down = row[:, None] - row + grid.rows - 1
@@ -260,13 +250,12 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """Layer's module of absolute encodings, and base class of the other layer modules."""
+    """Layer's module of absolute encodings, and base class of the other layer's modules."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
 
     def forward(self, query: Tensor, key: Tensor, shared: Any) -> Logits:
-        """Return queries and keys unchanged, and no bias."""
         return query, key, None
 
 
@@ -274,7 +263,6 @@ class RotaryLogits(LayerPositions):
     """Layer's module of rotary positions, which rotates queries and keys."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Rotate queries and keys, (batch, heads, length, head width), by the shared angles."""
         cosine, sine = shared.to(query.dtype)
         return rotate(query, cosine, sine), rotate(key, cosine, sine), None
 
@@ -302,10 +290,8 @@ class TransformerXLLogits(LayerPositions):
     """Layer's module of Transformer-XL's relative positions, as in ESPnet's encoders.
 
     The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
-    (arXiv 1901.02860, section 3.3). Each layer has its own matrix W. The vectors u and v of each
-    head are initially Xavier uniform, as in ESPnet. The second term is a bias on the logits. The
-    bias is a view of the products with all distances, (batch, heads, length, 2 * length), so
-    nothing is copied.
+    (arXiv 1901.02860, section 3.3). Each layer has its own matrix W. Each head has vectors u and v,
+    initially Xavier uniform as in ESPnet. The second term is a bias on the logits, without a copy.
     """
 
     sublayer: Sublayer = "self_attention"
@@ -323,7 +309,7 @@ class TransformerXLLogits(LayerPositions):
         nn.init.xavier_uniform_(self.position_bias)
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Return queries plus u, keys, and the bias (batch, heads, query length, key length)."""
+        """Return queries plus u, keys, and the bias, (batch, heads, query length, key length)."""
         content, place = self.content_bias[:, None], self.position_bias[:, None]
         distances = self.position_proj(shared).unflatten(-1, self.content_bias.shape)
         scaled = (query + place.type_as(query)) * query.shape[-1] ** -0.5
@@ -349,7 +335,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def sinusoids(index: Tensor, width: int) -> Tensor:
-    """Return sines and then cosines of positions, (..., width), in fp32; an odd width ends in 0."""
+    """Return sines and then cosines of positions, (..., width), in fp32. An odd width ends in 0."""
     half = width // 2
     steps = torch.arange(half, device=index.device, dtype=torch.float32)
     frequency = 10000.0 ** (-steps / max(half, 1))
@@ -366,22 +352,21 @@ ENCODINGS: dict[str, tuple[type[StackPositions], type[LayerPositions]]] = {
     "transformer_xl": (TransformerXLTable, TransformerXLLogits),
     "alibi": (AlibiTable, BiasedLogits),
 }
-"""The stack's module and the layer's module of each value of `positions`."""
+"""For each value of `positions`, the stack's module and the layer's module."""
 GRID_ENCODINGS: dict[str, tuple[type[GridEncoding], type[LayerPositions]]] = {
     "relative_bias": (GridIndex, GridBiasLogits),
     "shared_relative_bias": (SharedGridBias, BiasedLogits),
     "rotary": (GridRotaryTable, RotaryLogits),
 }
-"""The stack's module and the layer's module of each value of `grid_positions` but "none"."""
+"""For each value of `grid_positions` except "none", the stack's module and the layer's module."""
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPositions:
-    """Build the stack's module of the configured position encoding."""
     return ENCODINGS[config.positions][0](config, bidirectional)
 
 
 def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> GridEncoding | None:
-    """Build the stack's module of the configured grid encoding; None for a sequence.
+    """Build the stack's module of the configured grid encoding, or return None.
 
     Raises:
         ValueError: For a decoder, which reads a sequence.
@@ -394,7 +379,6 @@ def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> Grid
 
 
 def build_layer_positions(config: TransformerConfig) -> LayerPositions:
-    """Build the layer's module of the configured position encoding."""
     usual = ENCODINGS[config.positions]
     return GRID_ENCODINGS.get(config.grid_positions, usual)[1](config)
 
@@ -404,14 +388,15 @@ def resize_positions(
 ) -> dict[str, Tensor]:
     """Return a model's tensors for another grid.
 
-    Learned positions and relative biases are interpolated (bicubic). If only the new model has a
-    bias per layer, each of its layers gets the old model's shared bias, as in BEiT's fine-tuning.
+    Learned positions and relative biases are interpolated (bicubic). If the new model has a bias
+    per layer and the old one a shared bias, each layer gets the shared bias, as in BEiT's
+    fine-tuning.
 
     Args:
         state: Tensors by name of a model with a single stack, whose input is the grid.
         old: Configuration of that model.
-        new: Configuration with the new grid and the same number of prefix vectors. The
-            configurations may also differ in `max_length` and in having a bias per layer.
+        new: Configuration with the new grid and the same number of prefix vectors. `max_length` may
+            differ too, and so may having a bias per layer.
 
     Raises:
         ValueError: If a configuration has no grid.
@@ -440,9 +425,9 @@ def resize_positions(
 def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate vectors of places, (old.length, width), to another grid, (new.length, width).
 
-    Interpolation is bicubic without aligned corners or antialiasing, as in BEiT's code and in
-    transformers. Both grids must have the same number of prefix vectors, which are copied. The
-    dtype does not change.
+    As in BEiT's code and in transformers, interpolation is bicubic without aligned corners and
+    without antialiasing. Prefix vectors are copied, so both grids must have equally many. The dtype
+    does not change.
     """
     places = bicubic(table[old.prefix :], (old.rows, old.columns), (new.rows, new.columns))
     return torch.cat((table[: old.prefix], places))
@@ -451,8 +436,8 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate a table of relative biases, (rows, heads), to another grid.
 
-    Rows are in the order of `relative_index`. Either both grids have a prefix, whose rows are
-    copied, or neither has one.
+    Rows are in the order of `relative_index`. Rows of a prefix are copied, so both grids must have
+    a prefix, or neither.
     """
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]
@@ -460,7 +445,6 @@ def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
 
 
 def bicubic(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Interpolate a table, (rows * columns, width), to other numbers of rows and columns."""
     if old == new:
         return table
     image = table.float().unflatten(0, old).permute(2, 0, 1)[None]

@@ -25,15 +25,15 @@ from magneto.theory.placement import Stack
 
 
 class ProbedStack(nn.Module, ABC):
-    """Base class of stacks, independent of the types of their layers' inputs.
+    """Base class of stacks. It does not depend on the types of the layers' inputs.
 
-    Abstract methods describe the inputs and outputs of layers to the probe (`magneto.lab.probe`).
+    The probe (`magneto.lab.probe`) reads inputs and outputs of layers through the abstract methods.
 
     Attributes:
         config: Shape of the stack.
         causal: Whether a position attends only to itself and earlier positions.
         layers: Layers, the bottom one first.
-        final_norm: Norm after the last layer, or a dictionary of norms for several modalities.
+        final_norm: Norm after the top layer, or a dictionary of norms for several modalities.
     """
 
     config: TransformerConfig
@@ -42,7 +42,6 @@ class ProbedStack(nn.Module, ABC):
     final_norm: Any
 
     def step(self, layer: nn.Module, *inputs: Any) -> Any:
-        """Run one layer, with activation checkpointing if configured."""
         if self.config.checkpoint_activations and self.training:
             return checkpoint(layer, *inputs, use_reentrant=False)
         return layer(*inputs)
@@ -50,9 +49,9 @@ class ProbedStack(nn.Module, ABC):
     def outputs(
         self, numbers: Sequence[int], x: Any, inputs: Sequence[tuple[Any, ...]]
     ) -> list[Any]:
-        """Return the outputs of chosen layers; layers above the highest chosen one do not run.
+        """Return the outputs of chosen layers. Layers above the highest chosen one do not run.
 
-        `x` is the first layer's input, and `inputs` are each layer's further inputs.
+        `x` is the first layer's input. `inputs` has the further inputs of each layer.
         """
         self.check_layers(numbers)
         found = {}
@@ -63,21 +62,20 @@ class ProbedStack(nn.Module, ABC):
         return [found[number] for number in numbers]
 
     def check_layers(self, numbers: Sequence[int]) -> None:
-        """Raise ValueError if a number is not a layer's number."""
         outside = [number for number in numbers if not 0 <= number < len(self.layers)]
         if outside:
             raise ValueError(f"no layer {outside[0]}: layers are 0 to {len(self.layers) - 1}")
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:
-        """Return the output of a layer or of the stack as a single tensor, (..., width)."""
+        """Return an output of a layer or of the stack as a single tensor, (..., width)."""
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return, for each position, the mean over the positions with which the probe compares it.
+        """Return the mean with which the probe compares each position.
 
         Args:
-            tokens: Result of `tokens` for a layer's output.
+            tokens: Output of a layer, as returned by `tokens`.
             inputs: Inputs of that layer.
 
         Returns:
@@ -95,9 +93,9 @@ class ProbedStack(nn.Module, ABC):
             inputs: Inputs of a layer.
 
         Returns:
-            The first value selects the samples from the batch dimension of queries and keys. The
-            second value is a boolean mask of positions without padding in these samples, (samples,
-            length), or None if padding is included.
+            The first value selects samples from the batch dimension of queries and keys. The second
+            value marks positions without padding in these samples, boolean (samples, length). None
+            means that padding is included.
         """
 
 
@@ -142,7 +140,7 @@ class LayerStack(ProbedStack):
         cache: Any,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, list[Mask], Tensor | None]:
-        """Return the first layer's input, each layer's mask, and the positions' shared tensor."""
+        """Return the first layer's input, each layer's mask, and the layers' shared tensor."""
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
         masks = {
@@ -166,11 +164,10 @@ class LayerStack(ProbedStack):
         return output
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean over each sample's positions, including padding, (batch, 1, width)."""
+        """Return the mean over each sample's positions with padding, (batch, 1, width)."""
         return tokens.mean(1, keepdim=True)
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[slice, None]:
-        """Choose the first samples of a batch, including padding."""
         return slice(count), None
 
 
@@ -185,9 +182,9 @@ class Encoder(LayerStack):
 
         Args:
             x: Embeddings, (batch, length, width).
-            attention_mask: Boolean, True = may attend: (batch, length) for padding, or (batch,
-                length, length) for packed documents, each with positions from 0. A query without
-                allowed keys attends to nothing.
+            attention_mask: Boolean, True = may attend. The shape is (batch, length) for padding, or
+                (batch, length, length) for packed documents. Positions count from 0 in each
+                document. A query without allowed keys attends to nothing.
 
         Returns:
             Features, (batch, length, width).
@@ -199,12 +196,12 @@ class Encoder(LayerStack):
     ) -> list[Tensor]:
         """Return the outputs of chosen layers, for feature pyramids or linear probes.
 
-        Layers above the highest chosen layer do not run. The final norm is not applied. `forward`
-        returns the last layer's output after the `final_norm`.
+        The final norm is not applied, unlike in `forward`. Layers above the highest chosen layer do
+        not run.
 
         Args:
             x: Embeddings, (batch, length, width).
-            layers: Indices of layers in any order; 0 is the bottom layer.
+            layers: Numbers of layers in any order. The bottom layer is 0.
             attention_mask: As in `forward`.
 
         Returns:
@@ -224,12 +221,12 @@ class Encoder(LayerStack):
 
         Args:
             x: Embeddings, (batch, length, width).
-            layer: Number of the layer, from 0 at the bottom.
+            layer: Number of the layer. The bottom layer is 0.
             attention_mask: As in `forward`.
 
         Returns:
             Weights, (batch, heads, length, length). The third dimension is the queries, and the
-            fourth is the keys. Rows sum to 1, and rows without allowed keys are zero.
+            fourth is the keys. Rows sum to 1, but rows without allowed keys are zero.
 
         Raises:
             ValueError: If the layer does not exist.
@@ -241,7 +238,7 @@ class Encoder(LayerStack):
 
 
 class Decoder(LayerStack):
-    """Decoder stack, causal, with cross-attention if its configuration has `encoder_layers`."""
+    """Causal decoder stack. With `encoder_layers` in the configuration, it has cross-attention."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, "decoder")
@@ -260,22 +257,22 @@ class Decoder(LayerStack):
         Args:
             x: Embeddings, (batch, length, width). With a cache, x has only the positions after the
                 cached ones.
-            attention_mask: Boolean, True = may attend: (batch, cached + length) for padding, or
-                (batch, length, cached + length) for packed documents, each with positions from 0.
-                Causal order is always applied.
+            attention_mask: Boolean, True = may attend. The shape is (batch, cached + length) for
+                padding, or (batch, length, cached + length) for packed documents. Positions count
+                from 0 in each document. Causal order is always applied.
             memory: The encoder's features, (batch, source length, width).
             memory_mask: Boolean, (batch, source length), True = may attend.
-            cache: A `KeyValueCache`, or an `EncoderDecoderCache` if there is `memory`, or a cache
-                of Hugging Face.
+            cache: A `KeyValueCache` without `memory`, an `EncoderDecoderCache` with `memory`, or a
+                cache of Hugging Face.
             positions: Positions of x's tokens, (batch or 1, length) (default: from the mask).
-                Encodings of distances do not use these positions.
+                Relative encodings ignore these positions.
 
         Returns:
             Features, (batch, length, width).
 
         Raises:
-            ValueError: If a decoder with cross-attention gets no `memory`, or a decoder without
-                cross-attention gets `memory`.
+            ValueError: If `memory` is missing for a decoder with cross-attention, or given to a
+                decoder without it.
         """
         if (memory is not None) != self.crosses:
             raise ValueError(
@@ -290,7 +287,7 @@ class Decoder(LayerStack):
 
 
 class EncoderDecoder(nn.Module):
-    """Encoder of `encoder_layers` layers, and decoder of `decoder_layers` with cross-attention."""
+    """Encoder of `encoder_layers` layers, and decoder of `decoder_layers` layers."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
