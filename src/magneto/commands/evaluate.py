@@ -79,7 +79,7 @@ def parser() -> Parser:
     add = made.add_argument_group("multiple-choice suites").add_argument
     what = f"{', '.join(SUITES)}, or any task of lm-evaluation-harness"
     add("--tasks", type=names, metavar="A,B", help=what)
-    what = "numbers of demonstrations in the prompt"
+    what = "number of demonstrations in the prompt; several numbers are evaluated in turn"
     add("--num-fewshot", type=whole_numbers, default="0", metavar="N,M", help=what)
     what = "seeds for sampling the demonstrations"
     add("--seeds", type=whole_numbers, default="1,2,3", metavar="N,M", help=what)

@@ -56,7 +56,7 @@ def parser() -> Parser:
     what = "norm placements, or module:NAME for your own placement (default: as in the recipe)"
     add("--placements", type=names, metavar="A,B", help=what)
     add("--steps", type=at_least_one, default=5, help="number of training steps")
-    what = "then train for this time (60s, 5m), and compare the result with a trivial baseline"
+    what = "then train for this time (such as 5m), and compare the result with a trivial baseline"
     add("--trial", type=duration, metavar="TIME", help=what)
     what = ("only measure the change of the output in one step, for these numbers of layers (width "
             "64, random inputs)")  # fmt: skip
@@ -270,7 +270,7 @@ def bound_line(theory: Bound) -> str:
     forms = ", ".join(f"{theory.derived[form]:.3g} ({form})" for form in theory.derived)
     measured = next(iter(theory.measured.values()))
     note = f"; {theory.note}" if theory.note else ""
-    return (f"theory, SGD: the update is at most about {forms} x learning rate x width; "
+    return (f"theory for SGD: the update is at most about {forms} x learning rate x width; "
             f"with the scales of these weights, {measured:.3g}{note}")  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
         assert line in out
     assert "rank collapse at initialisation: variation between positions" in out
     assert "No problem found: Sub-LN." in out
-    assert "theory, SGD: the update is at most about 48 (paper)" in out
+    assert "theory for SGD: the update is at most about 48 (paper)" in out
     assert "from 3 to 12 layers, the change of a label's logit in one step grows x" in out
     assert "…" not in out, "nothing is cut off at 80 columns"
 
