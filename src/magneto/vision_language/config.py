@@ -46,13 +46,14 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     """Maximum number of tokens of a text, including `<s>` and `</s>`. BEiT-3's fine-tuning uses
     64."""
     embedding_scale: Literal["none", "sqrt_width"] = "none"
-    """Scale of token embeddings. They are initialised from N(0, 1/width). "none" leaves them
-    unscaled, as in the released BEiT-3. "sqrt_width" scales them to unit variance. Position
-    embeddings of tokens and patches are initialised from N(0, 1/width) too. Torchscale uses N(0, 1)
-    for positions."""
+    """Scale of token embeddings, which are initialised from N(0, 1/width). With "none", as in the
+    released BEiT-3, token embeddings stay unscaled. With "sqrt_width", they get unit variance.
+    Position embeddings are also initialised from N(0, 1/width). Torchscale initialises position
+    embeddings from N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
-    """Final norm of the stack. "placement": as the norm placement defines it. "none": no final
-    norm. BEiT-3 has none for question answering, because the pooler begins with a norm."""
+    """Final norm of the stack. With "placement", the norm placement decides. With "none", there is
+    no final norm. BEiT-3 has no final norm for question answering, because the pooler begins with a
+    norm."""
 
     @property
     def ends_in_mask(self) -> bool:
@@ -71,8 +72,8 @@ class FineTunedConfig(VisionLanguageConfig):
 
     max_length: TextLength | None = 64  # pyright: ignore[reportIncompatibleVariableOverride]
     """Maximum number of tokens of a text, including `<s>` and `</s>`. BEiT-3's fine-tuning uses 64.
-    null: a length that 99 % of the training texts do not exceed, but not more than 128. With
-    `pretrained`, it is not more than the max_length of the pre-trained run."""
+    null: a length that 99 % of the training texts do not exceed, but at most 128. With
+    `pretrained`, the limit of 128 is replaced by the max_length of the pre-trained run."""
     pretrained: Free[str | None] = None
     """Directory of a vision-language run. Embeddings and layers are initialised from this run. With
     `data.tokenizer` "auto", the tokenizer of the run is used. `data.normalisation` must be the
@@ -89,9 +90,10 @@ class PairPoolingConfig(FineTunedConfig):
     """Fields of models that classify a question or a statement about images."""
 
     pooling: Literal["first", "mask_token"] = "first"
-    """Features that the head reads. "first", as in BEiT-3: the feature of the image's class token.
-    For statements, the head also reads the feature of `<s>`. "mask_token": the feature of a
-    `<mask>` after the words. In pre-training, such features predict masked words."""
+    """Features that the head reads. With "first", as in BEiT-3, the head reads the feature of the
+    image's class token. For statements, it also reads the feature of `<s>`. With "mask_token", the
+    head reads the feature of a `<mask>` after the words. In pre-training, such features predict
+    masked words."""
 
     @rule
     def _a_text_has_a_word(self) -> Iterator[str]:
@@ -117,19 +119,20 @@ class ImageTextDataConfig:
     """Separate source of validation data. null: the validation split of `source`. If `source` has
     none, a share of the training data is used for validation."""
     validation_fraction: Share = 0.1
-    """Share of images that are used for validation if a source has no validation split. All rows of
-    such an image go to validation. A hash of the image names selects the images."""
+    """Share of images that are used for validation if a source has no validation split. All rows
+    with such an image are used for validation. A hash of the image names selects the images."""
     image_folder: str | None = None
     """Folder to which paths of images are relative (null: the table's folder)."""
     tokenizer: str = "auto"
-    """"auto": the tokenizer of the run `model.pretrained`, or "bpe" if there is no such run. "bpe":
-    a byte-level tokenizer that is trained on the training texts on first use. "bytes": a token for
-    each byte. A path: a tokenizer.json or a SentencePiece .model."""
+    """Tokenizer: "auto", "bpe", "bytes", or the path of a tokenizer.json or a SentencePiece .model.
+    With "auto", the tokenizer is that of the run `model.pretrained`, or "bpe" without such a run. A
+    "bpe" tokenizer is byte-level, and is trained on the training texts on first use. A "bytes"
+    tokenizer has one token for each byte."""
     vocab_size: Vocabulary = 512
     """Maximum size of the vocabulary of a "bpe" tokenizer."""
     normalisation: Literal["half", "imagenet"] = "half"
-    """Normalisation of pixels. "half", as in BEiT-3, maps pixels to the range -1 to 1. "imagenet"
-    uses the mean and the standard deviation of ImageNet."""
+    """Normalisation of pixels. With "half", as in BEiT-3, pixels are in the range -1 to 1. With
+    "imagenet", the mean and the standard deviation are those of ImageNet."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images. Do not flip images whose texts mention left or right.
     Validation images are resized to a square without cropping."""
@@ -220,8 +223,9 @@ class MaskedDataConfig(CaptionDataConfig):
     masking: Literal["token", "word", "span"] = "token"
     """Unit of masking: single tokens, whole words, or spans."""
     corruption: Literal["mask", "bert"] = "mask"
-    """Replacement of masked tokens. "mask": always the mask token. "bert": the mask token (80 %),
-    another token (10 %), or the token itself (10 %). The paper does not specify the replacement."""
+    """Replacement of masked tokens. With "mask", it is always the mask token. With "bert", it is
+    the mask token (80 %), another token (10 %), or the token itself (10 %). The paper does not
+    specify the replacement."""
 
     @rule
     def _tokenizer_is_named(self) -> Iterator[str]:
@@ -242,11 +246,11 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
     """Number of answers. null: the length of the answer list, which is 3129 for VQA v2."""
     final_norm: Literal["placement", "none"] = "none"
-    """Final norm of the stack. "placement": as the norm placement defines it. "none", as in BEiT-3:
-    no final norm, because the pooler begins with a norm."""
+    """Final norm of the stack. With "placement", the norm placement decides. With "none", as in
+    BEiT-3, there is no final norm, because the pooler begins with a norm."""
     head_rate: Free[PositiveFloat] = 1.0
-    """Learning rate of the head above the pooler, divided by the learning rate of the other
-    parameters. BEiT-3's released fine-tuning uses 20. The paper gives no value."""
+    """Learning rate of the head above the pooler, divided by that of the other parameters. BEiT-3's
+    released fine-tuning uses 20. The paper gives no value."""
 
 
 @configuration
@@ -268,16 +272,16 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Column of the answer, or of a list of annotators' answers (null: a column with a usual
     name)."""
     validation_split: Literal["held_out", "val2014", "test-dev2015", "test2015"] = "held_out"
-    """Validation split of VQA v2. "held_out": `validation_images` images of val2014 are used for
-    validation. The model trains on train2014 and the other images of val2014. "val2014": all of
-    val2014 is used for validation. The model trains on train2014. "test-dev2015" and "test2015"
-    have no public answers. For these splits, `magneto evaluate` writes a run's answers to a file
-    for the leaderboard."""
+    """Validation split of VQA v2. With "held_out", `validation_images` images of val2014 are used
+    for validation. The model then trains on train2014 and the other images of val2014. With
+    "val2014", all of val2014 is used for validation, and the model trains on train2014. The splits
+    "test-dev2015" and "test2015" have no public answers. For these splits, `magneto evaluate`
+    writes a run's answers to a file for the leaderboard."""
     validation_images: PositiveInt = 1000
-    """Number of images of val2014 that "held_out" uses for validation. All questions about these
-    images go to validation. BEiT-3's released fine-tuning uses 1000."""
+    """Number of images of val2014 that `validation_split` "held_out" uses for validation. All
+    questions about these images are used. BEiT-3's released fine-tuning uses 1000."""
     validation_seed: int = 0
-    """Seed that selects the validation images of "held_out"."""
+    """Seed that selects the `validation_images` images."""
     answers: str | None = None
     """Path of the answer list: a JSON list, a text file with one answer per line, or BEiT-3's
     answer2label.txt. null: the frequent answers of the annotations."""
@@ -285,12 +289,12 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """An answer is in the answer list if it is the majority answer to at least this many questions.
     null: 9 for VQA v2, and 1 for other sources. For VQA v2 the list then has 3129 answers."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
-    """Form in which an annotator's answer is looked up in the answer list, to make targets. "raw",
-    as in BEiT-3's released code: the answer as written. "normalised": the answer after
-    normalisation. VQA v2's list contains normalised answers."""
+    """How an annotator's answer is looked up in the answer list, to make targets. With "raw", as in
+    BEiT-3's released code, it is looked up as written. With "normalised", it is normalised first.
+    VQA v2's list contains normalised answers."""
     normalise_answers: Literal["where_annotators_disagree", "always"] = "where_annotators_disagree"
-    """Normalisation of answers in the metric. "where_annotators_disagree" is the official rule.
-    "always" is the rule that many papers describe."""
+    """Normalisation of answers in the metric. The official rule is "where_annotators_disagree". The
+    rule in many papers is "always"."""
     input: Literal["both", "question", "image"] = "both"
     """Input of the model: "both", only the "question", or only the "image". Use a single input for
     ablations."""
@@ -342,15 +346,15 @@ class StatementDataConfig(ImageTextDataConfig):
 
 @configuration
 class ImageTextRetrieverConfig(FineTunedConfig):
-    """Encoder of images and texts, with one linear head for images and one for texts."""
+    """Encoder of images and texts, with one head for images and one head for texts."""
 
     pooling: Literal["first", "mean"] = "first"
-    """Features that the heads read. "first", as in BEiT-3: the feature of an image's class token,
-    and the feature of a text's `<s>`. "mean": the mean over an image's patches, and the mean over a
-    text's tokens."""
+    """Features that the heads read. With "first", as in BEiT-3, they are the features of an image's
+    class token and of a text's `<s>`. With "mean", they are the means over an image's patches and
+    over a text's tokens."""
     temperature: Free[Annotated[float, Interval(ge=0.01, le=1)]] = 0.07
-    """Initial temperature of similarities. CLIP and BEiT-3 use 0.07. The temperature is learned,
-    but never falls below 0.01, as in CLIP."""
+    """Initial temperature of similarities. CLIP and BEiT-3 use 0.07. The temperature is learned. As
+    in CLIP, it never falls below 0.01."""
 
 
 @configuration
