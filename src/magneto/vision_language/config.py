@@ -281,7 +281,7 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Number of images of val2014 that `validation_split` "held_out" uses for validation. All
     questions about these images are used. BEiT-3's released fine-tuning uses 1000."""
     validation_seed: int = 0
-    """Seed that selects the `validation_images` images."""
+    """Seed that selects the images of val2014 that "held_out" uses for validation."""
     answers: str | None = None
     """Path of the answer list: a JSON list, a text file with one answer per line, or BEiT-3's
     answer2label.txt. null: the frequent answers of the annotations."""

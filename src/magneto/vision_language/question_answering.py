@@ -509,4 +509,4 @@ def check_held_out(
                          f"--data.validation_images {own.validation_images} "
                          f"--data.validation_seed {own.validation_seed}")  # fmt: skip
     progress.say(f"WARNING: {share} in {config.source} have names of training images of {run}, "
-                 f"such as {trained[0]}: the run may be trained on these images")  # fmt: skip
+                 f"such as {trained[0]}: the run may have seen these images")  # fmt: skip
