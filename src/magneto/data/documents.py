@@ -142,8 +142,8 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
         if header and field not in header:
             columns = join_words([abbreviate(name) for name in header])
             raise ValueError(f"{path} has no column {field!r} among {columns}. Set "
-                             "data.text_field; if the first line is not a header, write one above "
-                             "it.")  # fmt: skip
+                             "data.text_field. If the file has no header, add one as the first "
+                             "line.")  # fmt: skip
         return read_rows(path, rows, header, counts, read)
     if unpacked_name(path).endswith((*RECORDS, ".tar")):
         return stream_records(path, counts, read)

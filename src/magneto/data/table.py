@@ -145,7 +145,7 @@ class Table:
         line += f"data.{wanted[0]}_column"
         if self.separator:
             header = self.separator.join(wanted).replace("\t", "<TAB>")
-            line += f"; if the first line is not a header, write one above it: {header}"
+            line += f". If the file has no header, add this first line: {header}"
         return ValueError(line)
 
     @cached_property

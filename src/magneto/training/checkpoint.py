@@ -2,8 +2,8 @@
 
 A checkpoint is a directory of safetensors files, JSON and a manifest with sizes and checksums. The
 directory is complete or absent, and nothing is unpickled. A single process and "ddp" write whole
-tensors. In a sharded run every rank writes and reads its own rows, so no process holds the whole
-model.
+tensors. In a sharded run, every rank writes and reads its own rows, so no process needs memory for
+the whole model.
 """
 
 from __future__ import annotations
@@ -82,14 +82,13 @@ FIXED_SECTIONS = ("task", "seed", "model", "data")
 LOCATIONS = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
 
 PiecesByKind = Mapping[str, Mapping[str, Piece]]
-"""This rank's rows of tensors, by kind ("model", "optimizer") and tensor name. Each kind is written
-to one file, or to one file per rank."""
+"""This rank's rows of tensors, by kind ("model", "optimizer") and tensor name."""
 
 
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
-    """Return this rank's rows of parameters and persistent buffers, each tied tensor once.
+    """Return this rank's rows of parameters and persistent buffers. A tied tensor occurs once.
 
-    If `average` is not None, it replaces the model's weights.
+    If `average` is not None, its values replace the model's weights.
     """
     inner = unwrap(model)
     saved = inner.state_dict(keep_vars=True)
@@ -107,7 +106,7 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 def load_pieces(
     pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor | Tensor], where: object
 ) -> None:
-    """Copy stored tensors into the memory of pieces; error messages name the source `where`.
+    """Copy stored tensors into the memory of pieces. Messages name the source `where`.
 
     Raises:
         ValueError: If names or shapes differ.
@@ -132,7 +131,6 @@ def load_pieces(
 
 
 def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Piece]:
-    """Return this rank's rows of optimizer state; a name is "exp_avg/decoder.head.weight"."""
     names = {id(parameter): name for name, parameter in unwrap(model).named_parameters()}
     return {
         f"{kind}/{names[id(parameter)]}": piece_of(torch.as_tensor(value))
@@ -144,7 +142,6 @@ def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, StoredTensor]
 ) -> None:
-    """Restore an optimizer's state, but not its learning rates and weight decays."""
     names = {name: parameter for name, parameter in unwrap(model).named_parameters()}
     order = [id(p) for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -161,7 +158,6 @@ def load_optimizer(
 
 
 def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:
-    """Return this rank's rows of the mean of the directories' weights, summed in float64."""
     held = [open_tensors(directory) for directory in directories]
     averaged = {}
     for name, piece in pieces.items():
@@ -174,7 +170,7 @@ def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dic
 
 
 class RunWeights:
-    """Weights in a run's directory: checkpoints, the best weights, and candidates for an average.
+    """Weights in a run's directory: checkpoints, the best weights, and weights to average.
 
     Every rank must call each method.
 
@@ -201,7 +197,10 @@ class RunWeights:
         self.best: list[dict[str, Any]] = []
 
     def newest(self) -> Path | None:
-        """Remove incomplete checkpoints, and return the newest undamaged one, or None."""
+        """Return the newest undamaged checkpoint, or None.
+
+        Incomplete checkpoints are removed.
+        """
         if self.world.is_main_process:
             for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
                 clear_temporary(directory)
@@ -226,7 +225,7 @@ class RunWeights:
         self, step: int, value: float, higher: bool, pieces: Mapping[str, Piece],
         metrics: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Save the weights if they are among the best by the primary metric."""
+        """Save the weights if `value`, the primary metric, is among the best."""
         config = self.config
         count = config.average_checkpoints if config.average_by == "best" else 0
         ranking = [*self.best, {"step": step, "value": value}]
@@ -253,8 +252,8 @@ class RunWeights:
     ) -> dict[str, float]:
         """Write the final weights, and an average of checkpoints if configured.
 
-        With `training.patience`, the best weights become the final ones and are copied into the
-        pieces.
+        With `training.patience`, the best weights become the final ones and are copied into
+        `pieces`.
 
         Returns:
             Metrics of the final weights.
@@ -281,8 +280,8 @@ class RunWeights:
     ) -> None:
         """Save the weights and the batch of a diverged run for inspection.
 
-        The weights are those after `step`, which may be some steps after the divergence, because
-        losses are read when they are logged.
+        The weights are those after `step`. Losses are read only when they are logged, so `step` may
+        be some steps after the divergence.
         """
         kinds = {MODEL: pieces}
         if self.world.is_main_process:
@@ -292,7 +291,6 @@ class RunWeights:
         self.writer.write(self.run / "diverged", kinds, state)
 
     def _averaged(self) -> list[Path]:
-        """Return the undamaged directories to average (main process only)."""
         if not self.world.is_main_process:
             return []
         if self.config.average_by == "last":
@@ -312,8 +310,7 @@ class RunWeights:
 class CheckpointWriter:
     """Writer of directories of tensors. Every rank must call `write` with the same kinds.
 
-    With `background`, tensors are copied to CPU memory and written on a thread. A new write waits
-    for the previous one.
+    With `background`, tensors are copied to CPU memory and written on a thread.
     """
 
     def __init__(self, world: World, background: bool) -> None:
@@ -332,11 +329,10 @@ class CheckpointWriter:
         state: dict[str, Any],
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write a directory; an existing one is replaced when the new content is complete.
+        """Write a directory. An existing one is replaced when the new content is complete.
 
-        If a kind is sharded, every rank of the first replica writes its rows, and the main process
-        writes an index and the tensors that all ranks hold. `state` is written as JSON. At the end,
-        the main process calls `after`. An error of an earlier write in the background is raised.
+        `state` is written as JSON. At the end, the main process calls `after`. If an earlier write
+        in the background failed, its error is raised here.
         """
         self.wait()
         if not self.background:
@@ -359,7 +355,6 @@ class CheckpointWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for a write in the background, and raise its error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -403,14 +398,12 @@ class CheckpointWriter:
         return f"-{self.world.rank % size + 1:05d}-of-{size:05d}"
 
     def _is_writer_of(self, piece: Piece) -> bool:
-        """Return whether this rank writes a piece, as the first rank that has it."""
         if piece.sharded:
             return piece.replica == 0 and piece.tensor.numel() > 0
         return self.world.is_main_process
 
 
 def write_tensors(path: Path, pieces: Mapping[str, Piece]) -> dict[str, int]:
-    """Write one safetensors file, and return its size and checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: piece.tensor.contiguous() for name, piece in pieces.items()}, path)
     return fingerprint(path)
@@ -422,7 +415,6 @@ def publish_parts(
     everyone: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]],
     state: dict[str, Any],
 ) -> None:
-    """Write indices and state beside the tensor files, and give the directory its final name."""
     manifest = {name: found for files, _ in everyone for name, found in files.items()}
     merged: dict[str, dict[str, Any]] = {}
     for _, indices in everyone:
@@ -438,19 +430,16 @@ def publish_parts(
 
 
 def copy_to_cpu(tensor: Tensor) -> Tensor:
-    """Return a copy in CPU memory.
-
-    A copy from a GPU is complete only after `torch.cuda.synchronize`.
-    """
+    """Return a copy, which is complete only after `torch.cuda.synchronize` if it is from a GPU."""
     pin = tensor.device.type == "cuda"
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
     return made.copy_(tensor, non_blocking=pin)
 
 
 def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> TrainingResult | None:
-    """Start a run at step 0 or at its newest undamaged checkpoint, and open the logs.
+    """Start a run at step 0 or at the newest undamaged checkpoint, and open the logs.
 
-    All checks come before the first write, so that a refused resumption leaves the run unchanged.
+    All checks come before the first write, so a refused resumption leaves the run unchanged.
 
     Args:
         state: The `magneto.training.loop.TrainingState` at step 0.
@@ -461,8 +450,8 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
         The result if the run is already finished, else None. A finished run stays unchanged.
 
     Raises:
-        ValueError: If `resume` is False and the directory has checkpoints, if the run has another
-            model or other data, or if it has weights but no undamaged checkpoint.
+        ValueError: If `resume` is False and the directory has checkpoints. Also if the run has
+            another model or other data, or has weights but no undamaged checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
     if (held := call_on_main(world, list_checkpoints, run)) and not resume:
@@ -504,7 +493,7 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
 
 
 def save_checkpoint(state: Any, pending: list[dict[str, Any]]) -> None:
-    """Write a checkpoint of a `magneto.training.loop.TrainingState` with its `pending` steps."""
+    """Write a checkpoint of a `TrainingState`. `pending` has steps that are not yet logged."""
     model, average = state.model, state.average
     kinds = {MODEL: model_pieces(model), OPTIMIZER: optimizer_pieces(model, state.optimizer)}
     if average is not None:
@@ -521,7 +510,6 @@ def save_checkpoint(state: Any, pending: list[dict[str, Any]]) -> None:
 
 
 def load_checkpoint(state: Any, directory: Path) -> None:
-    """Restore a checkpoint into a `magneto.training.loop.TrainingState`."""
     load_pieces(model_pieces(state.model), open_tensors(directory), directory)
     load_optimizer(state.model, state.optimizer, open_tensors(directory, OPTIMIZER))
     if state.average is not None:
@@ -539,7 +527,6 @@ def load_checkpoint(state: Any, directory: Path) -> None:
 
 
 def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
-    """Return the result of a run that finished all configured steps, else None."""
     try:
         result = TrainingResult(**read_json(run / RESULT_FILE))
         check_directory(run / "final")
@@ -553,8 +540,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would lose.
 
-    A run that is killed before its first checkpoint may have only the folder `best`. It does not
-    count, since a restart repeats the same steps and soon writes the same weights.
+    The folder `best` alone does not count. A restart repeats the same steps and soon writes the
+    same weights.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:
@@ -568,7 +555,6 @@ def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
 
 
 def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:
-    """Return the differences from a checkpoint's recipe; refuse those of `FIXED_SECTIONS`."""
     now = json.loads(json.dumps(recipe, default=str))
     content_is_compared = (run / ASSETS / DIGEST_FILE).exists()
     found = {

@@ -1,4 +1,4 @@
-"""Configuration of the training loop: the `training` section of a recipe. Imports no torch."""
+"""Configuration of the training loop: the `training` section of a recipe."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrainingConfig:
     batch_size: BatchSize = 32
     """Examples per optimizer step, over all ranks and micro-batches."""
     gradient_accumulation_steps: BatchSize = 1
-    """Micro-batches per rank and step, to save memory."""
+    """Micro-batches per rank and step. More of them save memory."""
     learning_rate: PositiveFloat | None = None
     """Peak learning rate (default: the recipe's rate for the placement)."""
     schedule: Schedule = "polynomial"
@@ -60,47 +60,49 @@ class TrainingConfig:
     eps: PositiveFloat = 1e-8
     """Epsilon of AdamW."""
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled weight decay, applied to weight matrices only."""
+    """Decoupled weight decay of weight matrices. Other parameters do not decay."""
     clip_norm: PositiveFloat | None = None
-    """Gradient norm above which gradients are clipped (default: null, no clipping)."""
+    """Largest gradient norm. Larger gradients are scaled down to it (default: null, no
+    clipping)."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision: fp32, or bf16 by autocast."""
+    """"fp32", or "bf16" by autocast."""
     compile: bool = False
-    """Compile the model with torch.compile, which takes minutes and makes steps faster on a GPU."""
+    """Compile the model with torch.compile. This takes minutes, and steps on a GPU become
+    faster."""
     ema_decay: Share | None = None
-    """Decay of an exponential moving average of the weights. With a decay, evaluation uses the
+    """Decay of an exponential moving average of the weights. If it is set, evaluation uses the
     average (default: null, no average)."""
     log_every: Free[PositiveInt] = 10
     """Steps between log rows."""
     evaluate_every: NonNegativeInt = 0
-    """Steps between evaluations; 0 evaluates at the end only."""
+    """Steps between evaluations. 0 evaluates at the end only."""
     evaluate_limit: PositiveInt | None = None
     """Largest number of batches in an evaluation (default: null, all)."""
     patience: PositiveInt | None = None
-    """Early stopping: number of evaluations without a better primary metric after which training
-    ends. The best weights then become the final ones (default: null, off)."""
+    """Early stopping: training ends after this number of evaluations without a better primary
+    metric. The best weights then become the final ones (default: null, off)."""
     save_every: Free[NonNegativeInt] = 0
-    """Steps between checkpoints; 0 saves at the end only."""
+    """Steps between checkpoints. 0 saves at the end only."""
     keep_checkpoints: PositiveInt = 2
     """Number of undamaged checkpoints to keep."""
     async_save: Free[bool] = False
-    """Write checkpoints from a copy in CPU memory while training continues."""
+    """Write checkpoints in the background, from a copy in CPU memory, while training continues."""
     average_checkpoints: NonNegativeInt = 0
     """Number of checkpoints whose weights are averaged at the end (default: 0, off)."""
     average_by: Literal["last", "best"] = "last"
-    """Average the last checkpoints or the best ones."""
+    """Checkpoints to average: the "last" ones or the "best" ones."""
     device: Free[str] = "auto"
     """Device: auto, cpu, cuda, or any device that torch knows."""
     distributed: Literal["auto", "none", "ddp", "fsdp", "hybrid"] = "auto"
-    """Parallel strategy. "auto" is "ddp" under torchrun and a single process otherwise. "hybrid"
-    shards the model within a node and replicates it across nodes."""
+    """Parallel strategy. "auto" is "ddp" if torchrun started several processes, else "none".
+    "hybrid" shards the model within a node and replicates it across nodes."""
     shard_size: PositiveInt | None = None
-    """Ranks that share one copy of the model under "hybrid" (default: null, the ranks of a
-    node)."""
+    """Number of ranks that share one copy of the model under "hybrid" (default: null, the ranks
+    of a node)."""
     divergence_patience: PositiveInt = 100
-    """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss is
-    high if it is above 1.5 times the first loss. It is also high if it has risen again by more than
-    half of its decrease."""
+    """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss
+    counts as high above 1.5 times the first loss. It also counts as high after a rise by more
+    than half of the earlier decrease."""
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
@@ -108,8 +110,8 @@ class TrainingConfig:
     threads: Free[Annotated[int, Interval(ge=1, le=4096)] | None] = None
     """CPU threads of torch per process (default: null, torch's default)."""
     num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0
-    """Worker processes per rank that decode and augment examples; 0 uses a thread. Batches do not
-    depend on the number of workers."""
+    """Worker processes per rank that decode and augment examples. 0 uses a thread. Batches do
+    not depend on this number."""
 
     @rule
     def _patience_has_evaluations(self) -> Iterator[str]:
@@ -119,21 +121,21 @@ class TrainingConfig:
     @rule
     def _averaged_checkpoints_are_kept(self) -> Iterator[str]:
         if self.average_by == "last" and self.average_checkpoints > self.keep_checkpoints:
-            yield (f"average_checkpoints ({self.average_checkpoints}) is more than "
-                   f"keep_checkpoints ({self.keep_checkpoints}): raise the latter")  # fmt: skip
+            yield (f"average_checkpoints ({self.average_checkpoints}) is above keep_checkpoints "
+                   f"({self.keep_checkpoints}): raise keep_checkpoints")  # fmt: skip
 
 
 def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:
-    """Return whether at least `patience` evaluations have followed the one at step `best`."""
+    """Return whether at least `patience` evaluations followed the evaluation at step `best`."""
     return config.patience is not None and step - best >= config.patience * config.evaluate_every
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
     """Return the learning rate of `step`, counted from 0.
 
-    Warm-up rises linearly from `warmup_start` to the peak at step `warmup_steps`. The linear,
-    polynomial and cosine schedules end at `final_learning_rate` at step `steps`. After warm-up,
-    "inverse_sqrt" multiplies the peak by sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
+    The rate rises linearly from `warmup_start` to the peak at step `warmup_steps`. The linear,
+    polynomial and cosine schedules then fall to `final_learning_rate` at step `steps`.
+    "inverse_sqrt" is the peak times sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
 
     Raises:
         ValueError: If no peak learning rate is set.
@@ -160,10 +162,10 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 def resolve_steps(config: TrainingConfig, examples: int | None) -> TrainingConfig:
     """Return the configuration with `epochs` and `warmup_ratio` converted to steps.
 
-    The number of steps is rounded up. Warm-up is rounded to the nearest step.
+    `examples` is the number of examples of an epoch, or None for data without epochs.
 
     Raises:
-        ValueError: If `epochs` is set and the data has no epochs (`examples` is None).
+        ValueError: If `epochs` is set and the data has no epochs.
     """
     steps, warmup = config.steps, config.warmup_steps
     if config.epochs is not None:

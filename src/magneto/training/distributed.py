@@ -1,9 +1,9 @@
 """Processes of a training run: devices, communication, and distribution of the model.
 
 torchrun starts the processes and passes their addresses in environment variables. Processes
-communicate by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank, and "fsdp"
+communicate by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank. "fsdp"
 (FSDP2) shards every parameter. "hybrid" shards the model within a node and replicates it across
-nodes, so that nodes exchange only gradients of shards.
+nodes, so that nodes exchange only gradients.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class World:
         world_size: Number of processes.
         device: Device of this process.
         strategy: "none", "ddp", "fsdp" or "hybrid".
-        shard_size: Number of consecutive ranks that share one copy of the model; 1 if each rank has
-            a whole copy.
+        shard_size: Number of consecutive ranks that share one copy of the model. 1 means that each
+            rank has a whole copy.
     """
 
     rank: int
@@ -87,16 +87,17 @@ def single_process(device: torch.device) -> World:
 
 
 def current_world(device: torch.device) -> World:
-    """Return the world of this process, with a whole model on each rank."""
+    """Return rank and world size of this process. Each rank has a whole model."""
     if not dist.is_initialized():
         return single_process(device)
     return World(dist.get_rank(), dist.get_world_size(), device, "ddp")
 
 
 def pick_strategy(config: TrainingConfig) -> str:
-    """Return the strategy; "auto" is "ddp" under torchrun with several processes.
+    """Return the strategy. "auto" is "ddp" if torchrun started several processes, else "none".
 
-    A strategy or a shard size that does not fit torchrun's processes raises ValueError.
+    Raises:
+        ValueError: If the strategy or the shard size does not fit torchrun's processes.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.distributed
@@ -116,7 +117,6 @@ def pick_strategy(config: TrainingConfig) -> str:
 
 
 def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> int:
-    """Return the number of ranks that share one copy of the model."""
     if strategy != "hybrid":
         return world_size if strategy in SHARDED else 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
@@ -169,9 +169,9 @@ def training_process(config: TrainingConfig) -> Iterator[World]:
 def rendezvous_options() -> dict[str, Any]:
     """Return arguments of `init_process_group` for the rendezvous.
 
-    When torchrun restarts its workers, its store still has the old addresses. On one machine each
-    restart therefore gets its own prefix. Several machines count their restarts differently, so
-    they get no prefix.
+    When torchrun restarts its workers, its store still has the old addresses. On one machine, each
+    restart therefore gets another prefix. Several machines get no prefix, since each counts its own
+    restarts.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -186,7 +186,7 @@ def rendezvous_options() -> dict[str, Any]:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return a device by name; "auto" is this rank's GPU, or the CPU.
+    """Return a device by name. "auto" is this rank's GPU if torch finds one, else the CPU.
 
     Raises:
         ValueError: If torch can't compute on the device.
@@ -201,7 +201,7 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
         why = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(
-            f"training.device {name}: torch can't compute on it here ({why}) and finds "
+            f"training.device {name}: torch can't compute on this device ({why}). torch finds "
             f"{torch.cuda.device_count()} GPUs, numbered from 0. Use auto, cpu or cuda."
         ) from error
     if device.type == "cuda":
@@ -211,7 +211,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return the numbers of this rank's micro-batches, and the number of all micro-batches."""
+    """Return the numbers of this rank's micro-batches, and how many all ranks have together."""
     accumulated = config.gradient_accumulation_steps
     count = world.world_size * accumulated
     if config.batch_size < count:
@@ -231,14 +231,14 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the joined rows of all ranks' tensors on every rank, by way of the CPU (slow)."""
+    """Return the joined rows of all ranks' tensors on every rank. This is slow."""
     if world.world_size == 1:
         return tensor
     return torch.cat(gather_lists([tensor.cpu()], world)).to(tensor.device)
 
 
 def any_rank(flag: bool, world: World) -> bool:
-    """Return whether the flag is set on any rank, after waiting for all ranks."""
+    """Return whether the flag is set on any rank. This waits for all ranks."""
     if world.world_size == 1:
         return flag
     return bool(all_reduce_sum(torch.tensor(float(flag), device=world.device), world) > 0)
@@ -259,7 +259,7 @@ def broadcast_from_main(value: Any, world: World) -> Any:
 
 
 def call_on_main(world: World, function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function on the main process only; return its result on every rank."""
+    """Call a function on the main process only. Return its result on every rank."""
     return broadcast_from_main(function(*given) if world.is_main_process else None, world)
 
 
@@ -276,7 +276,7 @@ def gather_lists(
 
 @contextmanager
 def main_process_first(world: World) -> Iterator[None]:
-    """Run the block on the main process first, so that the other ranks can use its caches."""
+    """Run the block on the main process first. The other ranks can then use its caches."""
     if not world.is_main_process:
         barrier(world)
     yield
@@ -287,7 +287,7 @@ def main_process_first(world: World) -> Iterator[None]:
 def shard_model(model: nn.Module, world: World) -> nn.Module:
     """Shard every layer and the rest of the model, in place.
 
-    The model may be on the meta device, so that no rank ever holds the whole model.
+    The model may be on the meta device. No rank then ever has the whole model in memory.
     """
     if world.is_sharded:
         from torch.distributed.device_mesh import init_device_mesh
@@ -331,7 +331,7 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 
 
 def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Exchange gradients in the last micro-batch only."""
+    """Return a context that exchanges gradients only in the last micro-batch."""
     if isinstance(model, DistributedDataParallel) and not last:
         return model.no_sync()
     if is_fsdp(model):
@@ -340,9 +340,9 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def reshard(model: nn.Module) -> None:
-    """Free the parameters that FSDP's root has gathered in a forward pass without a backward pass.
+    """Free the parameters that FSDP gathered in a forward pass without a backward pass.
 
-    Otherwise FSDP would use these parameters after the weights were replaced.
+    Without this call, FSDP would use the old values after weights were replaced.
     """
     if is_fsdp(model):
         model.reshard()
@@ -357,10 +357,10 @@ class Piece:
     """Rows of a tensor that this rank has in memory.
 
     Attributes:
-        tensor: The rows, detached; they share the model's memory.
+        tensor: The rows, detached. They share the model's memory.
         start: Number of the first row.
         shape: Shape of the whole tensor.
-        sharded: Whether other ranks have other rows; otherwise each rank has all rows.
+        sharded: Whether other ranks have other rows. If not, each rank has all rows.
         replica: Number of the copy of the model that the shard belongs to.
     """
 
@@ -372,12 +372,11 @@ class Piece:
 
     @property
     def stop(self) -> int:
-        """Number of the last row plus 1; a scalar has one row."""
         return self.start + (len(self.tensor) if self.shape else 1)
 
 
 def piece_of(tensor: Tensor) -> Piece:
-    """Return the rows of a tensor that this rank holds."""
+    """Return the rows of a tensor that this rank has in memory."""
     tensor = tensor.detach()
     if not is_sharded(tensor):
         return Piece(tensor, 0, tuple(tensor.shape), sharded=False)
@@ -390,9 +389,9 @@ def piece_of(tensor: Tensor) -> Piece:
 
 
 class Interrupt:
-    """Signal handler, which sets `requested` at the first signal and interrupts at a second Ctrl-C.
+    """Signal handler. The first signal sets `requested`, and a second Ctrl-C interrupts.
 
-    A repeated SIGTERM changes nothing, since a scheduler and a launcher may both send SIGTERM.
+    A second SIGTERM changes nothing, since a scheduler and a launcher may each send one.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -408,7 +407,6 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupt:
-        """Install the handlers, unless this is not the main thread."""
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
@@ -433,9 +431,9 @@ MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_T
 def keep_freed_memory(
     device: torch.device, environment: Mapping[str, str] = os.environ
 ) -> Iterator[bool]:
-    """Keep freed memory for reuse inside the block; yield whether malloc was configured.
+    """Keep freed memory for reuse inside the block. Yield whether malloc was configured.
 
-    The setting needs a CPU and glibc, and an environment that does not set malloc's thresholds.
+    This needs a CPU, glibc, and an environment that does not set malloc's thresholds.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

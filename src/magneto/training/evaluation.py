@@ -1,7 +1,7 @@
 """Evaluation on validation data, and detection of divergence.
 
-Training and `magneto evaluate` share this code. Each rank scores a part of the validation batches.
-Sums and predictions of all ranks are gathered, so metrics do not depend on the number of ranks.
+Each rank scores a part of the validation batches. Sums and predictions of all ranks are gathered,
+so metrics do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -43,18 +43,16 @@ def evaluate(
 ) -> Evaluation:
     """Return metrics and predictions of a model on validation data.
 
-    Every rank must call this function.
+    Every rank must call this function. Every rank gets the same result.
 
     Args:
         task: A prepared task.
-        model: The model, distributed or not. The modules' training modes are restored afterwards.
-        world: The ranks; rank i % world size scores batch i.
+        model: The model, distributed or not. Each module returns to its mode (training or
+            evaluation) afterwards.
+        world: The ranks. Batch i is scored by rank i % world size.
         precision: "bf16" for autocast, or "fp32".
-        limit: Number of batches to score, from the first on; None for all.
+        limit: Number of batches to score, from the first on, or None for all.
         progress: Progress display.
-
-    Returns:
-        Metrics and predictions, which are the same on every rank.
 
     Raises:
         ValueError: If there is no validation batch.
@@ -87,7 +85,6 @@ def evaluate(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode inside the block, and restore each module's mode after it."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -98,7 +95,6 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def add_sums(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool) -> None:
-    """Add a batch's sums in float64; without `counted`, add zeros of the same shapes."""
     for name, value in found.items():
         wide = value.detach().double()
         zero = torch.zeros_like(wide)
@@ -106,7 +102,6 @@ def add_sums(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool
 
 
 def total_sums(sums: Mapping[str, Tensor], world: World) -> dict[str, Any]:
-    """Return sums over all ranks, copied from the device in one transfer."""
     if not sums:
         return {}
     flat = all_reduce_sum(torch.cat([value.flatten() for value in sums.values()]), world).cpu()
@@ -140,7 +135,7 @@ class DivergenceDetector:
     bad: int = 0
 
     def update(self, loss: float) -> str | None:
-        """Add the next loss; return the reason why the run has diverged, or None."""
+        """Add the next loss. If the run has diverged, return the reason, else None."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if self.first is None:

@@ -1,7 +1,6 @@
 """Logs of a run: metrics, trackers, throughput, environment, and the result.
 
-Torch is imported inside functions. `magneto plan --help`, which lists the known GPU models, thus
-starts without it.
+Torch is imported inside functions, so that `magneto plan --help` starts without it.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
     import torch
 
 PendingStep = tuple[int, list[str], "torch.Tensor"]
-"""A step with the names of its values, and the values on the device."""
+"""A step, the names of its values, and the values on the device."""
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
 
 
 class MetricsLogger:
-    """Log of metrics, as rows of metrics.jsonl and, under grouped names, in trackers.
+    """Log of metrics: rows of metrics.jsonl, and grouped names in trackers.
 
-    On resumption, rows after the checkpoint's step are removed, since the run repeats these steps.
+    On resumption, rows after the checkpoint's step are removed. The run repeats these steps.
     """
 
     def __init__(self, run: Path, from_step: int, trackers: Sequence[Tracker] = ()) -> None:
@@ -50,7 +49,11 @@ class MetricsLogger:
         self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write one row, which has the key "step"; raise FileNotFoundError as `check` does."""
+        """Write one row, which has the key "step".
+
+        Raises:
+            FileNotFoundError: If the log was removed.
+        """
         self.check()
         self.file.write(json.dumps(plain(row)).encode() + b"\n")
         self.file.flush()
@@ -63,7 +66,10 @@ class MetricsLogger:
             tracker.add(values, row["step"])
 
     def check(self) -> None:
-        """Raise FileNotFoundError if the log was removed, since writing to it would not fail."""
+        """Raise FileNotFoundError if the log was removed.
+
+        Writing to a removed file would not fail.
+        """
         held = os.fstat(self.file.fileno())
         if not self.path.exists() or not os.path.samestat(self.path.stat(), held):
             raise FileNotFoundError(
@@ -77,7 +83,6 @@ class MetricsLogger:
 
 
 def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
-    """Return a row of values for each step, waiting once for the device."""
     import torch
 
     if not pending:
@@ -90,7 +95,7 @@ def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one row: sums over steps divided by the summed count, and the last gradient norm."""
+    """Return one row: sums over steps divided by the total count, and the newest gradient norm."""
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}
@@ -102,9 +107,9 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects with a "step" in a file, one per line; other lines are skipped.
+    """Return the JSON objects with a "step" in a file, one per line.
 
-    A killed process may leave an incomplete last line.
+    Other lines are skipped, such as an incomplete line of a killed process.
     """
     rows = []
     for line in path.read_bytes().split(b"\n"):
@@ -125,7 +130,7 @@ WANDB_FILE = "wandb.json"
 
 
 def grouped(key: str) -> str:
-    """Return a metric's name with its group, such as "validation/loss"."""
+    """Return a metric's name with a group, such as "validation/loss"."""
     if key.startswith("validation_"):
         return f"validation/{key.removeprefix('validation_')}"
     if key in SPEED_METRICS or key.endswith("_per_second"):
@@ -134,7 +139,7 @@ def grouped(key: str) -> str:
 
 
 def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return nested values by dotted name, with lists and None as text."""
+    """Return nested values by dotted name. Lists and None become text."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -152,7 +157,7 @@ def open_trackers(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> list[Tracker]:
-    """Open the trackers of a configuration; TensorBoard drops events after `from_step`."""
+    """Open the configured trackers. TensorBoard drops events after `from_step`."""
     trackers: list[Tracker] = []
     if config.tensorboard:
         try:
@@ -226,7 +231,6 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, machine, commit and command of this process."""
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -244,7 +248,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_environment(run: Path) -> None:
-    """Append this process's environment to environment.json; a damaged file is set aside."""
+    """Append this process's environment to environment.json. A damaged file is renamed first."""
     path, earlier = run / "environment.json", []
     if path.exists():
         try:
@@ -255,7 +259,11 @@ def write_environment(run: Path) -> None:
 
 
 def read_environments(path: Path) -> list[dict[str, Any]]:
-    """Return the environment of each start of a run; a damaged file raises DamagedError."""
+    """Return the environment of each start of a run.
+
+    Raises:
+        DamagedError: If the file is damaged.
+    """
     records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
         raise DamagedError(f"{path} is damaged: it must be a list of JSON objects")
@@ -278,7 +286,6 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree of this package, or None outside a checkout."""
     try:
         # The package may be installed inside another project's checkout.
         _git("ls-files", "--error-unmatch", Path(__file__).name)
@@ -311,12 +318,11 @@ PEAKS = {
 
 
 def nominal_peaks(name: str) -> tuple[float, float] | None:
-    """Return the data sheet's FLOP/s (bf16, fp32) of a device, or None if unknown."""
     return next((peaks for part, peaks in PEAKS.items() if part in name), None)
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Return the data sheet's FLOP/s of a GPU, or None if unknown."""
+    """Return a GPU's FLOP/s from the data sheet, or None if unknown."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
@@ -325,7 +331,7 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 
 
 class Throughput:
-    """Meter of units per second and of model-FLOPs utilisation, both without pauses.
+    """Meter of units per second and of model-FLOPs utilisation. Pauses are not counted.
 
     Args:
         flops_per_unit: Floating-point operations of a unit.
@@ -346,9 +352,9 @@ class Throughput:
         self.paused += seconds
 
     def read(self, world_size: int) -> tuple[float, float | None]:
-        """Return (units per second over all ranks, model-FLOPs utilisation) since the last call.
+        """Return (units per second, model-FLOPs utilisation) since the previous call.
 
-        The utilisation is None if the peak is unknown.
+        The units are counted over all ranks. The utilisation is None if the peak is unknown.
         """
         now = time.perf_counter()
         seconds = max(now - self.start - self.paused, 1e-9)
@@ -364,11 +370,11 @@ class TrainingResult:
 
     Attributes:
         status: "finished", "diverged" or "interrupted".
-        step: Completed steps.
-        metrics: Metrics of the last evaluation.
+        step: Number of completed steps.
+        metrics: Metrics of the latest evaluation.
         best: Step and value of the best evaluation by the primary metric.
         diverged_at: Step of the divergence, counted from 1, or None.
-        reason: Reason why the run stopped before its last step.
+        reason: Reason for a stop before the final step.
         seconds: Wall time of this process.
     """
 
@@ -386,7 +392,6 @@ PLATEAU_FILE = "baseline.json"
 
 
 def end_run(state: Any, result: TrainingResult) -> None:
-    """Write a run's result on the main process, and print its closing lines."""
     from magneto.training.task import task_entry
 
     run, task, say = state.run, state.task, state.report.say
@@ -404,7 +409,6 @@ def end_run(state: Any, result: TrainingResult) -> None:
 
 
 def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> list[str]:
-    """Return a run's last lines: its status, its metrics, and the next commands."""
     run, config = state.run, state.config
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {config.steps}"
@@ -432,7 +436,7 @@ def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> l
 
 
 def print_evaluation(state: Any) -> None:
-    """Print the last evaluation in one line, unless the closing lines will repeat it."""
+    """Print the latest evaluation in one line, unless the closing lines will repeat it."""
     step, best, metrics = state.step, state.weights.best, state.metrics
     ended = state.stop is not None or step == state.config.steps
     replaced = state.config.patience and best and best[0]["step"] != step

@@ -1,8 +1,8 @@
 """Training loop of every task (`magneto.training.task`).
 
-A step sums gradients over micro-batches and ranks and divides by the total count. The result does
+A step sums gradients over micro-batches and ranks, and divides by the total count. The result does
 not depend on how a batch is divided. Random numbers depend on (seed, step, rank) alone. Logging,
-evaluation and checkpoints are hooks. A killed run resumes from its newest undamaged checkpoint and
+evaluation and checkpoints are hooks. A killed run resumes from the newest undamaged checkpoint, and
 gives the same result as an uninterrupted run.
 """
 
@@ -66,7 +66,7 @@ from magneto.training.task import NON_FINITE, Task, count_units, place_companion
 
 @dataclass(frozen=True)
 class Stop:
-    """Status of a run that ended: "finished", "diverged" or "interrupted", with reason and step."""
+    """End of a run: status ("finished", "diverged" or "interrupted"), reason and step."""
 
     status: str
     reason: str = ""
@@ -75,7 +75,7 @@ class Stop:
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """Objects and counters of one run. Hooks may read all attributes, and set `stop`."""
+    """Objects and counters of one run. Hooks may read all attributes and may set `stop`."""
 
     task: Task
     config: TrainingConfig  # with epochs resolved to steps
@@ -109,12 +109,11 @@ class TrainingState:
             self.metrics_logger.add(row)
 
     def mark_diverged(self, reason: str, step: int) -> None:
-        """Stop the run as diverged at a step, counted from 1; later reasons are ignored."""
+        """Stop the run as diverged at a step, counted from 1. The first divergence counts."""
         if self.stop is None or self.stop.status == "interrupted":
             self.stop = Stop("diverged", reason, step)
 
     def close(self) -> None:
-        """Stop the data workers and close the log files."""
         self.batches.close()
         self.report.finish()
         if self.metrics_logger is not None:
@@ -123,11 +122,11 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Hook:
-    """Function to call after every `every` steps and after the last step.
+    """Function to call after every `every` steps and after the final step.
 
     Attributes:
-        every: Steps between calls; 0 for the last step only.
-        function: Function of the run's state. The function may set `state.stop` to end the run.
+        every: Steps between calls. 0 calls the function after the final step only.
+        function: Function of the run's state. It may set `state.stop` to end the run.
     """
 
     every: int
@@ -165,13 +164,13 @@ def train(
             written.
 
     Returns:
-        The result, which is also written to result.json. A finished run with no steps left is
-        returned unchanged.
+        The result, which is also written to result.json. If the run is already finished, the stored
+        result is returned.
 
     Raises:
-        ValueError: If the learning rate is missing, the batch has fewer examples than
-            micro-batches, or the device or ranks are not available. Also if `run` has checkpoints
-            and `resume` is False, or if the run in `run` has another recipe.
+        ValueError: If the learning rate is missing, or the device or ranks are not available. Also
+            if a batch has fewer examples than micro-batches. Also if `run` has checkpoints and
+            `resume` is False, or has another recipe.
         FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()
@@ -208,7 +207,6 @@ def train(
 def build_state(
     task: Task, config: TrainingConfig, run: Path, seed: int, world: World, report: ProgressBars
 ) -> TrainingState:
-    """Build model, optimizer and batches for step 0."""
     parts, count = local_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
     config = resolve_steps(config, stream.examples)
@@ -235,7 +233,6 @@ def build_state(
 
 
 def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
-    """Take steps until the last step, a divergence, a hook or a signal ends the run."""
     config = state.config
     late = (Hook(config.evaluate_every, evaluate), Hook(config.save_every, save))
     hooks = [Hook(config.log_every, log), *hooks, *late]
@@ -257,7 +254,7 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
 
 
 def train_step(state: TrainingState, pieces: list[Any]) -> None:
-    """Take one optimizer step without waiting for the device."""
+    """Take one optimizer step. The function does not wait for the device."""
     task, config, world, model = state.task, state.config, state.world, state.model
     torch.manual_seed(step_seed(state.seed, state.step, world.rank))
     sums, names, units = accumulate(task, model, pieces, config, world)
@@ -274,7 +271,6 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of one step on one rank; checkpoints need no state of random generators."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -283,11 +279,12 @@ def accumulate(
 ) -> tuple[Tensor, list[str], int]:
     """Add up the gradients of the summed loss over this rank's micro-batches.
 
+    The function does not wait for the device.
+
     Returns:
-        The first value is a tensor on the device: loss, count and the task's logs, summed over all
-        ranks. The second is the names of its entries. The third is the number of units
-        (`Task.unit`, such as tokens) in this rank's micro-batches. The function does not wait for
-        the device.
+        (values, names, units). The values are on the device: loss, count and the task's logs,
+        summed over all ranks. The names belong to the values. The units count this rank's units,
+        such as tokens (`Task.unit`).
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):
@@ -303,7 +300,7 @@ def accumulate(
 
 
 def log(state: TrainingState) -> None:
-    """Read the losses since the last log from the device, check for divergence, and write a row."""
+    """Read all new losses from the device, check for divergence, and write a row."""
     steps, state.pending = read_steps(state.pending), []
     if not steps:
         return
@@ -328,9 +325,9 @@ def log(state: TrainingState) -> None:
 
 
 def evaluate(state: TrainingState) -> None:
-    """Evaluate the averaged weights if there are any, else the model's; save the best weights.
+    """Evaluate the averaged weights, or the model's weights if there is no average.
 
-    Weights with a non-finite validation loss are never the best, even if another metric is finite.
+    The best weights are saved. Weights with a non-finite validation loss are never the best.
     """
     started, task, step = time.perf_counter(), state.task, state.step
     metrics = state.metrics = run_evaluation(state)
@@ -353,7 +350,6 @@ def evaluate(state: TrainingState) -> None:
 
 
 def run_evaluation(state: TrainingState) -> dict[str, float]:
-    """Return the metrics of the averaged weights, or of the model's if there is no average."""
     config = state.config
     with state.average.in_place() if state.average else nullcontext():
         return evaluate_task(
@@ -377,7 +373,6 @@ def save(state: TrainingState) -> None:
 
 
 def finish(state: TrainingState, started: float) -> TrainingResult:
-    """Write the weights that the run's status requires, the result, and the closing lines."""
     weights = state.weights
     state.report.finish()
     if state.stop is not None and state.stop.status != "diverged":

@@ -1,14 +1,13 @@
 """Initial weights of a task's model, and its memory and operations computed from shapes.
 
-The initial weights are bit-identical for a single process and any number of ranks. The model is
-built on the meta device, sharded, and initialised module by module, so that no process holds the
-whole model. A module's random numbers depend on the seed and the module's name alone.
+The initial weights are bit-identical for any number of processes. The model is built on the meta
+device, sharded, and initialised module by module, so no process needs memory for the whole model. A
+module's random numbers depend on the seed and the module's name alone.
 
-Initialisation by module requires that `reset_parameters` of each module fills the module's tensors,
-and that nothing changes these tensors afterwards. Modules of torch and Magneto satisfy this. A
-model can't be initialised by module if one of its modules sets a value in a child or has a
-parameter but no `reset_parameters`, or if the model loads weights. Every process builds the whole
-of such a model and keeps its own rows.
+For this, `reset_parameters` of each module must fill the module's tensors, and nothing may change
+them afterwards. Modules of torch and Magneto satisfy this. A model does not if a module sets a
+value in a child, if a module with parameters has no `reset_parameters`, or if the model loads
+weights. Every process then builds the whole model and keeps some rows.
 """
 
 from __future__ import annotations
@@ -55,10 +54,9 @@ FILLS = {
 
 
 class FillRecorder(TorchDispatchMode):
-    """Mode that skips fills of tensors on the meta device and records the writes to each tensor.
+    """Mode that records writes to tensors, and skips fills of meta tensors.
 
-    Torch spends more time on filling a meta tensor than on creating it. For a model of 100 layers,
-    fills took an eighth of the start-up time.
+    Fills of meta tensors have no effect but take time.
     """
 
     def __init__(self) -> None:
@@ -88,13 +86,13 @@ def storage_of(tensor: Tensor) -> int:
 def initial_model(
     task: Task, seed: int, world: World, say: Callable[[str], None] = lambda line: None
 ) -> nn.Module:
-    """Build a task's model with its initial weights, distributed over the ranks.
+    """Build a task's model with the initial weights, distributed over the ranks.
 
     Args:
         task: A prepared task.
         seed: Seed of the weights.
-        world: The ranks; every rank must call this function.
-        say: Function that prints why each rank builds the whole model before sharding.
+        world: The ranks. Every rank must call this function.
+        say: Function that prints why each rank builds the whole model, if it does.
     """
     model, reason = build_on_meta(task.build_model)
     if model is not None:
@@ -121,7 +119,7 @@ def initialise_from_data(
     config: TrainingConfig,
     world: World,
 ) -> None:
-    """Initialise weights from data where the task does so (`Task.begin_training`).
+    """Call `Task.begin_training`, which may initialise weights from data.
 
     Every rank must call this function.
     """
@@ -135,7 +133,6 @@ def initialise_from_data(
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str]:
-    """Return a model on the meta device, or None and why it can't be initialised by module."""
     try:
         with torch.device("meta"), FillRecorder() as building:
             model = build()
@@ -146,7 +143,6 @@ def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str
 
 
 def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
-    """Return why a meta model can't be initialised module by module, or ""."""
     everything = {storage_of(tensor) for _, tensor in all_tensors(model)}
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -174,13 +170,11 @@ def own_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter and buffer of a model, each tied tensor under all of its names."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
 
 def materialize(model: nn.Module, device: torch.device) -> None:
-    """Allocate a meta model on a device; for a sharded model, allocate this rank's rows."""
     first: dict[int, str] = {}
     ties = [(name, first.setdefault(id(tensor), name)) for name, tensor in all_tensors(model)]
     model.to_empty(device=device)
@@ -193,10 +187,7 @@ def materialize(model: nn.Module, device: torch.device) -> None:
 
 @torch.no_grad()
 def draw_parameters(model: nn.Module, seed: int) -> None:
-    """Initialise tensors module by module on the CPU, and copy this rank's rows to the device.
-
-    The first module that has a tied tensor initialises it.
-    """
+    """Initialise tensors module by module on the CPU, and copy this rank's rows to the device."""
     initialised: set[int] = set()
     with torch.random.fork_rng(devices=[]):
         for name, module in model.named_modules():
@@ -209,7 +200,6 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
 
 
 def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
-    """Initialise a module's whole tensors on the CPU; copy this rank's rows to `fresh`."""
     full = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:
         for key, value in full.items():
@@ -248,7 +238,6 @@ def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: An
 
 
 def attention_gradient_flops(gradient: Tensor, *given: Tensor, **_: Any) -> int:
-    """Return the operations of four matrix products; recomputed attention scores do not count."""
     return 2 * attention_flops(*given)
 
 
@@ -261,7 +250,7 @@ FLOP_FORMULAS: dict[Any, Any] = {
 
 
 class CountedOperations(TorchDispatchMode):
-    """Mode that adds up floating-point operations of matrix products by torch's formulas."""
+    """Mode that adds up floating-point operations of matrix products by the formulas of torch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,17 +269,17 @@ class CountedOperations(TorchDispatchMode):
 def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
     """Count the floating-point operations of one forward and backward pass.
 
-    Fake tensors have shapes without values, so nothing is computed or allocated. The count includes
-    recomputed activations.
+    Fake tensors have shapes without values, so nothing is computed or allocated. Recomputed
+    activations are counted too.
 
     Args:
-        task: A prepared task whose frozen model (`Task.companion`) is on the CPU.
+        task: A prepared task. A frozen model (`Task.companion`) must be on the CPU.
         batch: A batch on the CPU.
         precision: "bf16" or "fp32", as in training.
 
     Returns:
-        Number of operations and of the task's units in the batch; nan and 1 if the model or the
-        loss reads values of tensors.
+        Number of operations, and number of the task's units in the batch. If the model or the loss
+        reads values of tensors, the result is nan and 1.
     """
     task.companion()  # created outside the fake mode, with values
     fake, counted = FakeTensorMode(allow_non_fake_inputs=True), CountedOperations()
@@ -318,8 +307,8 @@ class StateBytes:
 
     Attributes:
         weights: Bytes of trained parameters.
-        gradients: Bytes of their gradients.
-        optimizer: Bytes of AdamW's two moments; 0 for SGD.
+        gradients: Bytes of gradients.
+        optimizer: Bytes of AdamW's two moments, or 0 for SGD.
         average: Bytes of averaged weights (`training.ema_decay`).
     """
 
@@ -334,7 +323,7 @@ class StateBytes:
 
 
 def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
-    """Return the sizes of a model's training state; the model may be on the meta device."""
+    """Return the sizes of a model's training state. The model may be on the meta device."""
     trained = tensor_bytes(*(p for p in model.parameters() if p.requires_grad))
     return StateBytes(
         weights=trained,
@@ -345,16 +334,15 @@ def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
 
 
 def tensor_bytes(*tensors: Tensor) -> int:
-    """Return the bytes of tensors; the caller gives a tied tensor once."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
     """Check that training can fit in memory, from shapes of the model and of a few examples.
 
-    The check uses a lower bound of memory, which includes weights, gradients, optimizer state and
-    the examples of a batch. `magneto plan` also estimates activations. A model whose construction
-    reads values of tensors is not checked.
+    The check adds up weights, gradients, optimizer state and the examples of a batch, but no
+    activations. The sum is a lower bound of the memory. A model whose construction reads values of
+    tensors is not checked.
 
     Raises:
         ValueError: If the bound exceeds the memory. The message says what to lower.
@@ -401,7 +389,6 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
 
 
 def memory_of(device: torch.device) -> int | None:
-    """Return the bytes of a device's memory, or None if unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
@@ -411,7 +398,7 @@ def memory_of(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes: torch's on a GPU, else that of this process."""
+    """Return the peak memory in bytes, of torch on a GPU, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -419,6 +406,6 @@ def peak_memory(device: torch.device) -> int:
 
 
 def gigabytes(number: float) -> str:
-    """Return a number of bytes in words as gigabytes (1e9 bytes), with three digits."""
+    """Return a number of bytes as text in gigabytes (1e9 bytes), with three digits."""
     amount = number / 1e9
     return f"{amount:,.0f} GB" if amount >= 1000 else f"{amount:.3g} GB"

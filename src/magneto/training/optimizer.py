@@ -29,14 +29,14 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Build AdamW, fused where possible, or SGD over the trained parameters.
 
-    Weight decay applies to matrices of linear and convolutional layers, and not to norms, biases,
-    scales and embedding tables. Maximal update parametrisation multiplies a learning rate by a
-    factor and divides the weight decay by this factor. Pass `model` without DDP's wrapper, which
-    would change the parameter names.
+    Matrices of linear and convolutional layers have weight decay. Norms, biases, scales and
+    embedding tables have none. Pass `model` without DDP's wrapper, which would change the parameter
+    names.
 
     Raises:
-        ValueError: If one of the `multipliers` of the learning rate names no parameter, or if
-            `parametrization` is "mup" and the optimizer is not AdamW. mup's factors hold for Adam.
+        ValueError: If one of the `multipliers` of the learning rate names no parameter. Also if
+            `parametrization` is "mup" and the optimizer is not AdamW, since mup's factors hold for
+            Adam.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
@@ -57,11 +57,6 @@ def parameter_groups(
     multipliers: Mapping[str, float],
     scales: Mapping[str, Scale],
 ) -> list[dict[str, Any]]:
-    """Group the trained parameters by weight decay and by multiple of the learning rate.
-
-    The factors of maximal update parametrisation, `scales`, multiply the learning rate and divide
-    the weight decay.
-    """
     named = dict(model.named_parameters(remove_duplicate=False))
     unknown = sorted(multipliers.keys() - named.keys())
     if unknown:
@@ -83,7 +78,6 @@ def parameter_groups(
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return (decayed, not decayed) trained parameters, each tied parameter once."""
     tables = {
         id(parameter)
         for module in model.modules()
@@ -108,11 +102,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def gradient_scale(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient norm before clipping, and the factor that averages and clips gradients.
+    """Return the gradient norm before clipping, and a factor. Both stay on the device.
 
-    The parameters' gradients must be those of the summed loss, averaged over ranks. `count` is the
-    number of predictions on all ranks, so the factor includes world size / `count`. Both results
-    stay on the device.
+    The factor turns gradients of the summed loss, averaged over ranks, into clipped gradients of
+    the mean loss. `count` is the number of predictions on all ranks.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()
@@ -129,7 +122,7 @@ def gradient_scale(
 def scale_gradients(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> Tensor:
-    """Multiply the gradients by the factor of `gradient_scale`; return the norm before clipping."""
+    """Multiply the gradients by the factor of `gradient_scale`. Return the norm before clipping."""
     norm, scale = gradient_scale(parameters, count, clip_norm, world)
     torch._foreach_mul_([local_shard(p.grad) for p in parameters if p.grad is not None], scale)
     return norm
@@ -142,9 +135,10 @@ def take_step(
     clip_norm: float | None,
     world: World,
 ) -> Tensor:
-    """Scale the gradients and update the weights, in one kernel where possible; drop the gradients.
+    """Scale the gradients, update the weights, and drop the gradients.
 
-    Returns the gradient norm before clipping, on the device.
+    Returns:
+        The gradient norm before clipping, on the device.
     """
     fused = bool(optimizer.defaults.get("fused")) and world.device.type in ("cpu", "cuda")
     if fused and not world.is_sharded:  # the kernel can't scale DTensors
@@ -162,8 +156,7 @@ def take_step(
 def all_finite(parameters: list[nn.Parameter], world: World) -> bool:
     """Return whether all weights are finite on every rank. Every rank must call this function.
 
-    A step's loss is computed before its update, so it does not show weights that the update made
-    infinite or NaN.
+    The loss of a step does not show this, since it is computed before the update.
     """
     weights = [local_shard(parameter.detach()) for parameter in parameters]
     largest = torch._foreach_norm([w for w in weights if w.numel()], math.inf)

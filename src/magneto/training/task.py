@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 ASSETS = "assets"
 """Folder in a run that `Task.save_assets` fills."""
 RESOLVED_FILE = "resolved.json"
-"""File in a run's assets with the recipe's fields that the data determined. With this file, a run
-can be loaded without its data and without other runs."""
+"""File in a run's assets with the recipe's fields that the data determined. With this file, a
+run can be loaded without data and without other runs."""
 DIGEST_FILE = "data.digest"
 """File in a run's assets that identifies the content of the training data."""
 NON_FINITE = "non_finite"
-"""Name, in `Loss.logs`, of the number of predictions that are excluded because their loss is not
-finite. A step has diverged if all of its predictions are excluded."""
+"""Name in `Loss.logs` for the number of predictions that are left out because of a non-finite
+loss. If all predictions of a step are left out, the run has diverged."""
 WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
 """Values of `training.distributed` for a task whose ranks each need a whole model."""
 
@@ -43,9 +43,9 @@ class Loss:
     Attributes:
         total: Sum over all predictions, a scalar with a gradient.
         count: Number of predictions, a scalar tensor on the same device.
-        logs: Further sums to log, each divided by `count`.
-        units: Number of the task's `unit` in the batch, for throughput (default: the number of rows
-            of the batch's first tensor).
+        logs: Further sums to log. Each is divided by `count`.
+        units: Number of the task's `unit` in the batch, for throughput. The default is the number
+            of rows of the batch's first tensor.
     """
 
     total: Tensor
@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Add up the losses, the units and the logs of a batch's groups; logs are added by name."""
+    """Add up the losses of a batch's groups, with units and logs. Logs are added by name."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()
@@ -73,11 +73,11 @@ class Scores:
     """Scores of one validation batch.
 
     Attributes:
-        sums: Tensors on the model's device, with the same names for every batch. The sums are added
+        sums: Tensors on the model's device, with the same names for every batch. They are added
             over batches and ranks in float64.
-        predictions: Values of this batch for metrics over the whole set, such as texts for BLEU, or
-            None. Predictions are nested dicts, lists and tuples of tensors and plain values.
-            Tensors stay on their device.
+        predictions: Values for metrics over the whole set, such as texts for BLEU, or None. The
+            values are nested dicts, lists and tuples of tensors and plain values. Tensors stay on
+            their device.
     """
 
     sums: Mapping[str, Tensor]
@@ -86,12 +86,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class Figure:
-    """Figure of a model's behaviour for the report.
+    """Figure about a model, for the report.
 
     Attributes:
         name: File name without ending: letters, digits and dashes.
         title: Title in a few words.
-        caption: One or two sentences that say how to read the figure and quote its numbers.
+        caption: One or two sentences that say how to read the figure and quote the main numbers.
         image: SVG text, or the bytes of a PNG.
     """
 
@@ -105,17 +105,17 @@ class Task(ABC):
     """Training objective on one kind of data.
 
     Attributes:
-        primary_metric: Key of `summarise`'s result that selects checkpoints.
+        primary_metric: Metric that selects checkpoints, a key of the result of `summarise`.
         higher_is_better: Whether a higher value of the primary metric is better.
         unit: Unit of throughput, in the plural.
-        whole_model: Reason why each rank needs a whole model; "" if ranks may hold shards. Error
-            messages add "This needs a whole model on each rank" to the reason.
+        whole_model: Reason why each rank needs a whole model, or "" if ranks may hold shards. Error
+            messages quote the reason.
         ModelConfig: Dataclass of the recipe's `model` section, for a task named by import path.
         DataConfig: Dataclass of the recipe's `data` section, for a task named by import path.
         model_config: Values of the `model` section.
         data_config: Values of the `data` section.
         seed: Seed of weights, data order, dropout and splits.
-        problems: Examples with problems, which a file of the run lists by name.
+        problems: Examples with problems. A file of the run lists them by name.
     """
 
     primary_metric: str = "loss"
@@ -135,7 +135,7 @@ class Task(ABC):
     def prepare(self, progress: Progress = SILENT) -> None:
         """Tokenise, cache or download data.
 
-        Each rank calls this method once, the first rank before the others.
+        Each rank calls this method once. The first rank calls it before the others.
         """
         return None
 
@@ -143,8 +143,8 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
 
-        The method also runs on the meta device, to initialise weights module by module
-        (`magneto.training.model`) and to count operations.
+        The method must also work on the meta device. There it is called to initialise weights
+        module by module (`magneto.training.model`) and to count operations.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
@@ -154,16 +154,16 @@ class Task(ABC):
     def companion(self) -> nn.Module | None:
         """Return the frozen model that `loss` and `score` use, or None.
 
-        One example is the tokenizer whose codes an image model predicts. The frozen model is moved
-        to the model's device and is in no optimizer or checkpoint. `save_assets` must add its
-        weights to the digest, so that a run is not resumed with another frozen model.
+        For an image model that predicts codes, this is the tokenizer. The frozen model is moved to
+        the model's device. No optimizer and no checkpoint includes it. `save_assets` must add the
+        weights of the frozen model to the digest, so that a run is not resumed with other weights.
         """
         return None
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return multiples of the learning rate by parameter name; 1 by default.
+        """Return multiples of the learning rate by parameter name. Other parameters have 1.
 
-        Examples are layer-wise decay, a higher rate for the head, or 0 for frozen weights.
+        They serve for layer-wise decay, a higher rate of the head, or 0 for frozen weights.
         """
         return {}
 
@@ -181,15 +181,14 @@ class Task(ABC):
             model: The initialised model on its device, without gradients.
             batches: Endless training batches from the first step on, made on demand. Each batch is
                 the list of this rank's micro-batches, on the device.
-            gather: Function that returns the rows of all ranks' tensors, the same on every rank.
+            gather: Function that returns the joined rows of all ranks' tensors on every rank.
         """
         return None
 
     def dummy_batch(self, examples: int) -> Any:
         """Return a training batch of the largest shape that the configuration allows, on the CPU.
 
-        `magneto plan` uses only the shapes of the batch. A task can make the batch from its
-        configuration alone, without data.
+        `magneto plan` uses only the shapes of the batch. The method can thus do without data.
         """
         self.prepare()
         return self.train_stream(examples, self.seed).batch(0)[0]
@@ -197,12 +196,12 @@ class Task(ABC):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update values without gradients, such as moving averages, after every optimizer step.
 
-        Micro-batches store sums in the model, and this method adds them over ranks. The result must
-        not depend on how a batch is divided.
+        Micro-batches store sums in the model, and this method adds the sums over ranks. The result
+        must not depend on how a batch is divided.
 
         Args:
             model: The model on its device, without gradients.
-            add_up: Function that returns the sum of all ranks' tensors, the same on every rank.
+            add_up: Function that returns the sum of all ranks' tensors on every rank.
         """
         return None
 
@@ -218,8 +217,8 @@ class Task(ABC):
     def validation_batches(self) -> Sequence[Any]:
         """Return the validation split as batches, each made on the CPU when accessed.
 
-        Batch i must not depend on the number of ranks or on `training.evaluate_limit`.
-        `training.evaluate_limit` selects the first batches, so their order should be random. See
+        Batches must not depend on the number of ranks or on `training.evaluate_limit`. The limit
+        selects the first batches, so the order should be random. See
         `magneto.data.stream.LazyBatches`.
         """
 
@@ -227,31 +226,30 @@ class Task(ABC):
         """Return the scores of the model on a validation batch, without waiting for the device.
 
         The model is in evaluation mode, without gradients, in the run's precision. The method must
-        call the model equally often for every batch, because ranks may hold shards of the model.
-        The default sums are "loss", "count" and the logs of `loss`.
+        call the model equally often for every batch, because ranks may hold shards of the model. By
+        default, the sums are "loss", "count" and the logs of `loss`.
         """
         found = self.loss(model, batch)
         return Scores({**found.logs, "loss": found.total, "count": found.count})
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return metrics over all batches; by default, each sum divided by "count".
+        """Return metrics over all batches. By default, each sum is divided by "count".
 
         Args:
             sums: Sums over batches and ranks, as numbers or nested lists.
-            predictions: Predictions of each batch that has predictions, in the order of batches, on
-                the CPU.
+            predictions: Predictions on the CPU, in the order of batches. Batches without
+                predictions are left out.
         """
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return metrics of a trivial baseline on the validation data, or {}.
 
-        Examples are token frequencies, the commonest class, and the mean. The result has those
-        metrics of `summarise` for which the baseline is defined.
+        A baseline may predict token frequencies, the commonest class, or the mean. The names of the
+        metrics are as in `summarise`.
 
         Args:
-            limit: Number of batches to evaluate, from the first on, as in
-                `training.evaluate_limit`; None for all.
+            limit: Number of batches to evaluate, from the first on, or None for all.
         """
         return {}
 
@@ -259,10 +257,10 @@ class Task(ABC):
         """Return the model's prediction for each input, as plain values or tensors to print.
 
         Args:
-            model: The model with a run's weights, in evaluation mode. The method `prepare` is not
-                called before `predict`.
-            inputs: For a task named by import path, rows of tables: mappings from column names to
-                values, which are strings in a .csv file.
+            model: The model with a run's weights, in evaluation mode. `prepare` is not called
+                before.
+            inputs: Inputs. A task named by import path gets rows of tables, as mappings from column
+                names to values. Values of a .csv file are strings.
         """
         raise NotImplementedError
 
@@ -275,15 +273,14 @@ class Task(ABC):
             directory: An empty folder, which becomes the run's `assets`.
 
         Returns:
-            Values of the recipe's fields that the data determined, by dotted name. With these
-            values the model can be built without data. A value that is a path must be inside
-            `directory`.
+            Values of the recipe's fields that the data determined, by dotted name. With them the
+            model can be built without data. A value that is a path must be inside `directory`.
         """
         return {}
 
 
 def task_entry(name: str, kind: type[Task]) -> TaskEntry:
-    """Return the command-line entry of a built-in task, or a new one for a task in Python."""
+    """Return the command-line entry of a built-in task, or a new entry for a task in Python."""
     from magneto.tasks import TASKS, TaskEntry
 
     if name in TASKS:
@@ -293,16 +290,15 @@ def task_entry(name: str, kind: type[Task]) -> TaskEntry:
 
 
 def count_units(loss: Loss, piece: Any) -> int:
-    """Return `loss.units`, or by default the number of rows of the micro-batch's first tensor."""
     if loss.units is not None:
         return loss.units
     return len(next(iter(named_tensors(piece).values())))
 
 
 def figures_of(task: Task, model: nn.Module) -> Sequence[Figure]:
-    """Return figures of a model's behaviour on validation data, in evaluation mode.
+    """Return figures about a model on validation data, in evaluation mode.
 
-    The function `figures(task, model)` of the task's module makes them, if there is one.
+    They come from the function `figures(task, model)` of the task's module, if there is one.
     """
     draw = getattr(import_module(type(task).__module__), "figures", None)
     return () if draw is None else draw(task, model)
@@ -316,7 +312,7 @@ def place_companion(task: Task, device: torch.device) -> None:
 
 
 def strategy_error(task: Task, strategy: str) -> str:
-    """Return the reason why ranks can't train a task with a strategy, or ""."""
+    """Return why ranks can't train a task with a strategy, or ""."""
     if strategy in WHOLE_MODEL_STRATEGIES or not task.whole_model:
         return ""
     return (f"training.distributed {strategy}: {task.whole_model}. This needs a whole model on "
@@ -328,8 +324,7 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
     """Write a run's assets to a temporary folder, and yield their temporary and final paths.
 
     Raises:
-        ValueError: If the assets differ from those of the run, such as its tokenizer or the digest
-            of its data.
+        ValueError: If the assets differ from the run's existing assets, such as the tokenizer.
     """
     with temporary_directory(run / ASSETS) as temporary:
         fields = task.save_assets(temporary)
@@ -346,14 +341,18 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
         for path, place in made.items():
             if read_files(place) not in ({}, read_files(path)):
                 raise ValueError(
-                    f"{place} does not match this recipe and its data, which changed after the run "
-                    "began. Restore them, or start another run (--out)."
+                    f"{place} does not match this recipe and its data. The recipe or the data "
+                    "changed after the run began. Restore them, or start another run (--out)."
                 )
         yield made
 
 
 def write_assets(directory: Path, digest: str, tokenizer: Any = None) -> dict[str, Any]:
-    """Write the digest of a task's data, and its tokenizer; return the recipe's tokenizer field."""
+    """Write the digest of a task's data, and the tokenizer if there is one.
+
+    Returns:
+        The recipe's field for the tokenizer, by dotted name.
+    """
     (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
     if tokenizer is None:
         return {}
@@ -364,7 +363,7 @@ def write_assets(directory: Path, digest: str, tokenizer: Any = None) -> dict[st
 
 
 def install_assets(made: Mapping[Path, Path]) -> None:
-    """Move staged assets to their final paths; existing assets stay."""
+    """Move staged assets to their final paths. Existing assets stay."""
     for path, place in made.items():
         if not read_files(place):
             place.parent.mkdir(exist_ok=True)
@@ -372,16 +371,15 @@ def install_assets(made: Mapping[Path, Path]) -> None:
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """Return the content of a file or of the files in a folder, by path; {} if it is missing."""
     files = [path, *path.rglob("*")]
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 
 
 def resolved_fields(run: Path) -> dict[str, Any]:
-    """Return the recipe's fields that a run's data determined; {} before training began.
+    """Return the recipe's fields that a run's data determined. Before training, return {}.
 
     Raises:
-        FileNotFoundError: If an asset is missing, since a new tokenizer would not fit the weights.
+        FileNotFoundError: If an asset is missing. A new tokenizer would not fit the weights.
     """
     folder = run / ASSETS
     if not folder.is_dir() and not (run / "environment.json").exists():

@@ -49,7 +49,7 @@ def test_settings_that_need_another_say_so() -> None:
         learning_rate(TrainingConfig(), 0)
     with pytest.raises(ValueError, match=r"no epochs. Set training\.steps"):
         resolve_steps(TrainingConfig(epochs=1), None)
-    with pytest.raises(ConfigError, match="more than keep_checkpoints"):
+    with pytest.raises(ConfigError, match="above keep_checkpoints"):
         TrainingConfig(average_checkpoints=9)
     with pytest.raises(ConfigError, match="set evaluate_every"):
         TrainingConfig(patience=1)
