@@ -1,9 +1,9 @@
-"""Magneto: one Transformer for every modality, and a lab for its norm placements.
+"""Magneto: one Transformer for every modality, and a lab for norm placements.
 
-`magneto probe` predicts before training whether a norm placement will train. `magneto compare`
-trains several placements, and recommends a placement and a learning rate.
+`magneto probe` predicts from a few steps whether a recipe will train. `magneto compare` trains
+several norm placements, and recommends a placement and a learning rate.
 
-The public names are resolved on first use, so that `import magneto` imports nothing else.
+The command `import magneto` imports no other module. Public names are imported at first use.
 """
 
 from importlib import import_module
@@ -46,7 +46,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use."""
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'magneto' has no attribute {name!r}")

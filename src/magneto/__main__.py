@@ -1,4 +1,4 @@
-"""`python -m magneto` is the command `magneto`."""
+"""Entry point of `python -m magneto`."""
 
 import sys
 

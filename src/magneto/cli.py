@@ -1,6 +1,6 @@
-"""Command line: dispatch to a command's module, and one-line messages for users' mistakes.
+"""The command line `magneto`.
 
-This module imports neither torch nor a command's module, so `magneto --help` is fast.
+This module imports neither torch nor a command, so `magneto --help` is fast.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ commands:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit code.
+    """Run a command and return its exit code.
 
-    0; 2 for a user's mistake; 3 for a run that diverged; 130 for Ctrl-C.
+    The exit code is 0 for success, 2 for a user's mistake, 3 for a diverged run, and 130 for
+    Ctrl-C.
     """
     # Threads that wait must not spin: on busy cores that made steps ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -94,13 +95,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def command_parser(name: str) -> Any:
-    """Return the argument parser of a command, a `magneto.commands.shared.Parser`."""
     module, _, function = COMMANDS[name][0].partition(":")
     return getattr(import_module(module), f"{function}_parser" if function else "parser")()
 
 
 def guarded(run: Callable[[], int | None]) -> int:
-    """Run a command; print a user's mistake as lines without a traceback."""
+    """Run a command, and print a user's mistake without a traceback."""
     try:
         code = run() or 0
         flush_output()  # so that a full disk is reported here, not at the interpreter's exit
@@ -125,16 +125,13 @@ def guarded(run: Callable[[], int | None]) -> int:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr; do nothing if stderr is closed."""
+    # stderr may be closed.
     with suppress(OSError, ValueError):
         print(f"magneto: {line}", file=sys.stderr)
 
 
 def print_everything() -> None:
-    """Print characters that stdout's encoding lacks as escapes, as Python does on stderr.
-
-    Otherwise a text or a file name with such a character would end the command midway.
-    """
+    # Characters that stdout's encoding lacks become escapes, as Python does on stderr.
     with suppress(AttributeError):  # stdout is closed or replaced
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
@@ -145,16 +142,13 @@ def flush_output() -> None:
 
 
 def drop_output() -> None:
-    """Discard what stdout still buffers, since nobody can read it."""
+    # What stdout still buffers is discarded, since nobody can read it.
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_missing_streams() -> None:
-    """Open the null device as each standard stream that is closed (`2>&-`).
-
-    Otherwise the next opened file gets the closed stream's descriptor, and receives its output.
-    """
+    # Otherwise the next opened file would get the descriptor of a closed stream (`2>&-`).
     for number in (0, 1, 2):
         try:
             os.fstat(number)

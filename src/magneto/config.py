@@ -1,7 +1,6 @@
-"""Reading and checking of configurations: YAML, dotted overrides, suggestions, and error messages.
+"""Reading and checking of configurations.
 
-Each mistake in a configuration is one line of the error message. For an unknown key, the message
-suggests the nearest valid key.
+An error message has one line for each mistake. The line for an unknown key suggests a valid key.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FOREIGN_NAMES = {
     "max_position_embeddings": "max_length", "path": "source", "dataset": "source",
     "wandb": "tracker",
 }  # fmt: skip
-"""Magneto's field name for each field name of another program, for suggestions."""
+"""Magneto's field names by the field names of other programs."""
 
 # Limit of integers, which torch and numpy store in 64 bits.
 LARGEST = 10**18
@@ -48,8 +47,8 @@ SCALARS = {
 }
 
 
+# Beginning of a message.
 UNKNOWN = "unknown key "
-"""Beginning of a message about an unknown key."""
 
 
 class ConfigError(ValueError):
@@ -61,10 +60,9 @@ class ConfigError(ValueError):
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return "; did you mean ...?" for the known word nearest to `word`, or "".
+    """Return "; did you mean WORD?" with the nearest known word, or "" if none is near.
 
-    Field names of other programs are translated. Any other dotted word is compared with the keys of
-    its section, then with all keys, then by its last part with all last parts.
+    Field names of other programs are translated to Magneto's names.
     """
     section, _, last = word.rpartition(".")
     if last in FOREIGN_NAMES:
@@ -91,14 +89,17 @@ def problem_lines(error: ValueError) -> list[str]:
 
 
 def error_line(error: Exception) -> str:
-    """Return an error as one line, with its type if the message alone is not clear to users."""
+    """Return an error as one line.
+
+    The line begins with the error's type, except for a ValueError or OSError with a message.
+    """
     words = "; ".join(str(error).splitlines())
     made_for_users = isinstance(error, ValueError | OSError) and words
     return words if made_for_users else f"{type(error).__name__}: {words}"
 
 
 def abbreviate(value: Any) -> str:
-    """Return a value as text for an error message, shortened if it is long."""
+    """Return a value as text for a message, shortened to about 200 characters."""
     short = Repr()
     short.maxlong, short.maxstring, short.maxother, short.maxlevel = 40, 80, 80, 3
     text = short.repr(value)
@@ -106,7 +107,7 @@ def abbreviate(value: Any) -> str:
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings with the values of dotted keys changed; missing sections are added."""
+    """Return a copy of `values` in which the dotted keys of `changes` are set."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     for dotted, value in changes.items():
         *path, last = dotted.split(".")
@@ -120,7 +121,7 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 class RecipeLoader(yaml.SafeLoader):
-    """YAML loader of plain values that refuses aliases, tags and duplicate keys."""
+    """YAML loader that refuses aliases, tags and duplicate keys."""
 
     yaml_implicit_resolvers: ClassVar[Any] = {
         None: [
@@ -140,19 +141,18 @@ class RecipeLoader(yaml.SafeLoader):
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if (name := str(key.value)) in lines:
-                raise MarkedYAMLError(problem=f"duplicate key {name}, first in line "
+                raise MarkedYAMLError(problem=f"duplicate key {name}, already in line "
                                       f"{lines[name]}", problem_mark=key.start_mark)  # fmt: skip
             lines[name] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file as plain values.
+    """Return the plain values of a YAML file.
 
     Raises:
-        ConfigError: If the file is not YAML, has duplicate keys, or is too large or nested too
-            deeply. The message names file and line.
-        OSError: If the file can't be read.
+        ConfigError: If the file is too large or is not valid YAML. The message names file and line.
+        OSError: If the file can't be opened.
     """
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError([f"{path} is not a recipe: it is larger than {MAX_BYTES:,} bytes"])
@@ -170,7 +170,7 @@ def read_yaml(path: Path) -> Any:
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], section: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (dotted name, old value, new value) of every field in which two recipes differ."""
+    """Yield (dotted name, old value, new value) for each field that differs."""
     for key in before:
         if key not in after or before[key] == after[key]:
             continue

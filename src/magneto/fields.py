@@ -1,8 +1,7 @@
-"""Configurations: fields with types, bounds and descriptions.
+"""Configurations with typed and described fields.
 
-A field's annotation has its type and bounds, and the docstring below the field describes it. All
-checks, `magneto recipes NAME --all`, and the tables of fields in the docs come from annotations and
-docstrings.
+A field's annotation gives the type and the bounds. The docstring below a field describes it. The
+reference tables in the documentation are generated from both.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ PositiveFloat = Annotated[float, Interval(gt=0)]
 NonNegativeFloat = Annotated[float, Interval(ge=0)]
 Probability = Annotated[float, Interval(ge=0, le=1)]
 Share = Annotated[float, Interval(gt=0, lt=1)]
-"""Share between 0 and 1, both excluded."""
+"""Number above 0 and below 1."""
 Part = Annotated[float, Interval(gt=0, le=1)]
-"""Share above 0 and at most 1."""
+"""Number above 0 and at most 1."""
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 """Probability below 1."""
 
@@ -61,10 +60,10 @@ Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
 
 
 def rule(check: Rule) -> Rule:
-    """Mark a method that yields a message for each contradiction between fields.
+    """Mark a method that checks several fields together.
 
-    A message starts with the name of a field. The method is called if all fields passed their own
-    checks.
+    The method yields a message for each mistake. A message starts with the name of a field. The
+    method runs only if each field is valid by itself.
     """
     check.is_rule = True  # type: ignore[attr-defined]
     return check
@@ -72,10 +71,11 @@ def rule(check: Rule) -> Rule:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def configuration(kind: type[Kind]) -> type[Kind]:
-    """Make a class a frozen dataclass with checks of its annotations and rules.
+    """Turn a class into a frozen dataclass that checks its fields.
 
-    Checks are strict. Text is not accepted as a number, numbers must be finite, and unknown fields
-    are refused. One ConfigError lists all wrong fields or, if there are none, all broken rules.
+    Text is not converted to numbers, and numbers must be finite. One ConfigError lists all wrong
+    fields. If no field is wrong, the
+    error lists the messages of all rules.
     """
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
 
@@ -101,13 +101,13 @@ def _validator(kind: type) -> Any:
 
 
 def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] = ()) -> Kind:
-    """Build a configuration from values in YAML or text from the command line.
+    """Build a configuration from YAML values or from text of the command line.
 
     Args:
         kind: Class of the configuration.
-        values: Mapping of fields; missing fields get their defaults.
-        where: Dotted path of the mapping, for messages.
-        known: Dotted names for suggestions (default: the class's fields).
+        values: Values by field. Missing fields get the default.
+        where: Dotted path of the section, for messages.
+        known: Dotted names for suggestions, by default the class's fields.
 
     Raises:
         ConfigError: If a key is unknown or missing, or a value is invalid. The error lists all
@@ -124,7 +124,6 @@ def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] =
 def _fill(
     made: Any, values: Mapping[Any, Any], where: str, known: Sequence[str], *, words: bool
 ) -> list[str]:
-    """Set the fields of an empty configuration, and return a message per mistake."""
     from pydantic_core import ArgsKwargs, ValidationError
 
     kind, hints, dot = type(made), field_types(type(made)), f"{where}." if where else ""
@@ -156,7 +155,6 @@ def _fill(
 
 
 def _placed(line: str, kind: type, where: str) -> str:
-    """Return a message with the mapping's path before the field's name."""
     if not where:
         return line
     first = re.split(r"\W", line)[0]
@@ -188,7 +186,6 @@ def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
 
 
 def _wanted(hint: Any, mistake: Any, inside: Sequence[Any]) -> str:
-    """Describe the allowed values; `inside` is the position of the mistake in the value."""
     kind, value = mistake["type"], mistake["input"]
     if inside and kind != "missing" and get_args(Annotation.of(hint).kind):
         hint = part_of(hint)
@@ -209,10 +206,10 @@ def _wanted(hint: Any, mistake: Any, inside: Sequence[Any]) -> str:
 
 
 def read_text(hint: Any, text: str) -> Any:
-    """Convert a text of the command line to a value of an annotated type.
+    """Convert text of the command line to a type, such as `PositiveInt`.
 
     Raises:
-        ValueError: If the text can't be converted. The message says what it must be.
+        ValueError: If the text can't be converted.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -225,11 +222,6 @@ def read_text(hint: Any, text: str) -> Any:
 
 
 def _read(hint: Any, value: Any, words: bool) -> Any:
-    """Convert a value for a field: a list to a tuple, and text to the field's type.
-
-    Text is converted if `words` is set: YAML reads 1e-3 as text, and the command line has only
-    text. Text that can't be converted is returned unchanged, and the checks report it.
-    """
     about = Annotation.of(hint)
     origin, parts = get_origin(about.kind), get_args(about.kind)
     if words and about.optional and (value is None or value in NULLS):
@@ -240,7 +232,7 @@ def _read(hint: Any, value: Any, words: bool) -> Any:
         if not isinstance(value, list | tuple):
             return value
         return origin(_read(parts[0], part, words) for part in value)
-    if not words:
+    if not words:  # YAML reads 1e-3 as text, and the command line has only text
         return value
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {str(key): _read(parts[1], part, words) for key, part in value.items()}
@@ -273,8 +265,8 @@ class Annotation:
     Attributes:
         kind: Type without None and bounds.
         optional: Whether None is allowed.
-        bounds: Bounds of a number, or of the numbers in a list, in words; "" for none.
-        free: Whether the field does not change what a model computes.
+        bounds: Bounds of the numbers in words, or "".
+        free: Whether the type is `Free`.
     """
 
     kind: Any
@@ -344,7 +336,7 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def free_fields(kind: type) -> set[str]:
-    """Return the names of fields that do not change what a model computes."""
+    """Return the names of the fields of type `Free`."""
     return {name for name, hint in field_types(kind).items() if Annotation.of(hint).free}
 
 
@@ -354,7 +346,6 @@ def part_of(hint: Any) -> Any:
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """Return the allowed values of a literal type, or of a list of literals."""
     kind = Annotation.of(hint).kind
     if get_origin(kind) is Literal:
         return tuple(map(str, get_args(kind)))
@@ -374,7 +365,7 @@ class FieldDescription:
 
 
 def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
-    """Yield the fields of a configuration and its nested ones, in the order of definition."""
+    """Yield the fields of a configuration and of its nested configurations."""
     hints, found = field_types(kind), meanings(kind)
     for field in dataclasses.fields(kind):
         hint, name = hints[field.name], f"{section}.{field.name}"
@@ -394,7 +385,7 @@ def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
 
 @cache
 def meanings(kind: type) -> dict[str, str]:
-    """Return the descriptions below the fields of a configuration and its bases."""
+    """Return the docstrings below a configuration's fields, by field name."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
         source = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]

@@ -1,7 +1,7 @@
-"""Figures for tasks and reports in one style: image grids, confusion matrices, tables.
+"""Figures of tasks and reports: image grids, confusion matrices and tables.
 
-Figures have a light background, use no global state, and are equal byte by byte for equal values.
-Tasks begin their own figures with `canvas` and end with `as_png` or `as_svg`.
+Equal figures have equal files, byte by byte. A task begins a figure with `canvas` and ends it with
+`as_png` or `as_svg`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ MOST_CLASSES, LEAST_SHARE = 30, 0.05
 
 @dataclass(frozen=True)
 class Panel:
-    """An image, uint8 (height, width[, channels]) or None, with a text above it."""
+    """An image with a text above.
+
+    The image is a uint8 array (height, width) or (height, width, channels). None leaves it out.
+    """
 
     image: np.ndarray | None = None
     words: str = ""
@@ -85,7 +88,7 @@ class Section:
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure and its axes; width and height are in inches."""
+    """Return a figure and axes; `width` and `height` are in inches."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
@@ -93,7 +96,10 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def save(figure: Figure, kind: str, name: str = "magneto", dpi: Any = "figure") -> bytes:
-    """Return a figure as "png", "svg" or "pdf"; `name` makes the ids of an SVG unique."""
+    """Return the bytes of a "png", "svg" or "pdf" file.
+
+    SVGs on the same page need different values of `name`.
+    """
     file = io.BytesIO()
     with rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(file, format=kind, dpi=dpi, metadata=dict.fromkeys(METADATA[kind]))
@@ -110,10 +116,10 @@ def as_svg(figure: Figure) -> str:
 
 
 def image_grid(rows: Sequence[np.ndarray]) -> bytes:
-    """Draw a grid of images on white, enlarged without smoothing, as a PNG.
+    """Return a PNG with a grid of images.
 
-    Each row is an array of images (count, height, width, channels) with values in [-1, 1]. All rows
-    have the same shape.
+    Each row is an array (images, height, width, channels) with values in [-1, 1]. All rows have the
+    same shape.
     """
     images = ((np.stack(rows).clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
     images = np.broadcast_to(images, (*images.shape[:-1], 3))
@@ -134,10 +140,10 @@ def image_panels(
     side: float = 2.0,
     legend: Sequence[tuple[Any, str]] = (),
 ) -> bytes:
-    """Draw images with texts above them, in sections with headings, as a PNG.
+    """Return a PNG with the panels and headings of several sections.
 
-    A line has `columns` panels, and each panel is `side` inches wide. `legend`, drawn on the right,
-    has matplotlib colours and their meanings.
+    A line has `columns` panels. A panel is `side` inches wide. `legend` lists matplotlib colours
+    and their meanings.
     """
     letters = int(side / LETTER)
     lines: list[tuple[float, str | list[tuple[Panel, str]]]] = []
@@ -176,7 +182,6 @@ def image_panels(
 
 
 def wrapped(words: str, letters: int) -> str:
-    """Wrap each line of a text at `letters` letters, to at most `MOST_LINES` lines."""
     return "\n".join(
         line
         for text in words.splitlines()
@@ -187,12 +192,14 @@ def wrapped(words: str, letters: int) -> str:
 def confusion_matrix(
     counts: np.ndarray, names: Sequence[str], most: int = MOST_CLASSES
 ) -> tuple[str, int]:
-    """Draw a confusion matrix; cells of 5 % of their row or more show the percentage.
+    """Draw a confusion matrix.
+
+    A cell shows its percentage of the row if this is at least 5 %.
 
     Args:
-        counts: Counts by true class and predicted class, (classes, classes).
+        counts: Counts by true class and predicted class, of shape (classes, classes).
         names: Names of the classes.
-        most: Maximum number of classes to draw; the most frequent are drawn.
+        most: Maximum number of classes to draw. The most frequent classes are drawn.
 
     Returns:
         The SVG, and the number of classes that occur but are not drawn.
@@ -220,9 +227,9 @@ def confusion_matrix(
 
 
 def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Draw a table as SVG: long cells are truncated, the first row is bold.
+    """Return a table as SVG.
 
-    The columns with indices in `right` are right-aligned.
+    The first row is bold. The columns with indices in `right` are aligned to the right.
     """
     cut = MOST_LETTERS - 1
     cells = [[f"{text[:cut]}…" if text[cut + 1 :] else text for text in line] for line in lines]

@@ -1,4 +1,4 @@
-"""Atomic writes, manifests, locks, suggestions for paths, and optional packages."""
+"""Atomic writes, manifests, locks and optional packages."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ POLL_SECONDS = 0.5
 
 
 class DamagedError(ValueError):
-    """Error for a file or directory that differs from its manifest or can't be parsed."""
+    """Error for a damaged file or directory."""
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an optional package.
 
     Raises:
-        ModuleNotFoundError: If the package is not installed. The message says that `purpose` needs
-            it, and which extra of Magneto installs it.
+        ModuleNotFoundError: If the package is not installed. The message contains `purpose` and the
+            command that installs the package.
     """
     package = module.partition(".")[0]
     try:
@@ -52,7 +52,7 @@ def user_path(name: str | Path) -> Path:
 
 
 def nearest_path(path: Path) -> str:
-    """Return "; did you mean ...?" for the first missing part of a path, or ""."""
+    """Return "; did you mean PATH?" for a missing path, or "" if no path is near."""
     while not os.path.isdir(path.parent):
         path = path.parent
     near = get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], n=1)
@@ -60,12 +60,12 @@ def nearest_path(path: Path) -> str:
 
 
 def process_name() -> str:
-    """Return a name of this process that is unique among machines that share a folder."""
+    """Return the name of this process, "HOST.PID"."""
     return f"{socket.gethostname()}.{os.getpid()}"
 
 
 def temporary_path(path: Path, process: str | None = None) -> Path:
-    """Return the temporary path under which a process (default: this one) writes a file."""
+    """Return the path of a process's temporary file beside `path`."""
     path = path.absolute()
     return path.with_name(f".{path.name}.{process or process_name()}")
 
@@ -75,7 +75,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it; folders that are missing are created."""
+    """Write a file atomically, and create missing folders."""
     temporary = temporary_path(path)
     temporary.parent.mkdir(parents=True, exist_ok=True)
     clear_dead(path.parent, path.name)
@@ -98,7 +98,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file that Magneto wrote; raise DamagedError if it is not JSON."""
+    """Parse a JSON file that Magneto wrote, or raise DamagedError."""
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -106,7 +106,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """Read a JSON object that Magneto wrote; raise DamagedError if one of `keys` is missing."""
+    """Parse a file that Magneto wrote, with a JSON object.
+
+    Raises:
+        DamagedError: If the file is damaged, or the object lacks one of `keys`.
+    """
     value = read_json(path)
     if not isinstance(value, dict):
         raise DamagedError(f"{path} is damaged: it must be a JSON object")
@@ -116,7 +120,7 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return nested values for JSON, with keys as text and non-finite numbers as None."""
+    """Return nested values for JSON, with None for each number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -127,9 +131,9 @@ def plain(value: Any) -> Any:
 
 
 def clear_temporary(directory: Path) -> None:
-    """Remove incomplete files of a killed process from a directory with a single writer.
+    """Remove the temporary files in a directory that no other process writes.
 
-    If a replacement was interrupted, its old version is restored.
+    If the replacement of a directory was interrupted, the old version is restored.
     """
     for path in directory.glob(".*"):
         replaced = directory / path.stem.removeprefix(".")
@@ -140,9 +144,9 @@ def clear_temporary(directory: Path) -> None:
 
 
 def clear_dead(directory: Path, name: str = "*") -> None:
-    """Remove incomplete files of dead processes of this machine from a shared directory.
+    """Remove the temporary files of this machine's dead processes from a directory.
 
-    Files of other machines stay, since their processes may be alive. The directory may be missing.
+    Files of other machines stay, because processes there may be alive.
     """
     pattern = f".{name if name == '*' else escape(name)}.{escape(socket.gethostname())}.*"
     for path in directory.glob(pattern):
@@ -170,9 +174,10 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def temporary_directory(path: Path) -> Iterator[Path]:
-    """Yield a new directory beside `path` to fill and rename.
+    """Yield a new temporary directory beside `path`.
 
-    A directory that is not renamed is removed after the block.
+    The caller fills the directory and renames it to `path`. Without renaming, the directory is
+    removed after the block.
     """
     temporary = temporary_path(path)
     clear_dead(path.absolute().parent, path.name)
@@ -185,7 +190,10 @@ def temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def publish(temporary: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
-    """Rename a filled directory to its final path, and replace an older directory there."""
+    """Write a manifest into a directory, and rename the directory to `path`.
+
+    An older directory at `path` is replaced.
+    """
     write_json(temporary / MANIFEST, manifest)
     sync_to_disk(temporary)
     if path.exists():
@@ -202,10 +210,10 @@ def publish(temporary: Path, path: Path, manifest: dict[str, dict[str, int]]) ->
 def check_directory(path: Path) -> None:
     """Compare a directory with its manifest.
 
-    A file is not read if its size and modification time equal those in the manifest.
+    A file is skipped if the manifest has its size and modification time.
 
     Raises:
-        DamagedError: If a file is missing or has another size or checksum.
+        DamagedError: If a file is missing or damaged.
     """
     try:
         for name, written in read_json(path / MANIFEST).items():
@@ -219,7 +227,10 @@ def check_directory(path: Path) -> None:
 
 
 def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
-    """Return size and checksum of a file; if `sync`, also write its buffers to the disk."""
+    """Return the "bytes" and "crc32" of a file.
+
+    If `sync` is set, the file is also synchronised to the disk.
+    """
     checksum, size = 0, 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -231,7 +242,6 @@ def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Write the buffers of a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -240,22 +250,22 @@ def sync_to_disk(path: Path) -> None:
 
 
 def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
-    """Lock a directory on all machines that share it; return None if another process has the lock.
+    """Lock a directory, or return None if another process has the lock.
 
-    The kernel releases the lock when the process ends. A suspended process keeps the lock. The lock
-    file names the last holder, and is never removed, because after its removal two waiting
-    processes could each acquire a lock.
+    The lock holds on all machines that share the directory. The kernel releases the lock when the
+    process ends.
 
     Args:
-        directory: Directory to lock, which is created if missing.
+        directory: Directory to lock. A missing directory is created.
         patience: Seconds to wait while another process has the lock.
 
     Raises:
-        OSError: If the directory can't be created, or its file system has no locks.
+        OSError: If the directory can't be created, or if the file system has no locks.
     """
     from filelock import FileLock, Timeout
 
     directory.mkdir(parents=True, exist_ok=True)
+    # The file is never removed: afterwards two waiting processes could each acquire a lock.
     path = directory / LOCK_FILE
     # filelock's fallback, a lock file without kernel lock, would outlive a killed holder.
     lock = FileLock(path, thread_local=False, fallback_to_soft=False)

@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal, plain lines elsewhere."""
+"""Progress on stderr, as bars in a terminal and as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REFRESH_SECONDS = 0.1
 
 
 class Progress(Protocol):
-    """Receiver of progress counts and lines of text."""
+    """Interface of progress displays."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Report that `done` of the `total` items of the activity `what` are finished.
+        """Report that `done` of `total` items of the activity `what` are finished.
 
-        `total` is None if it is unknown.
+        An unknown `total` is None.
         """
         ...
 
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 @dataclass
 class Activity:
-    """A named count in progress, with the counts and times of its start and its last display."""
+    """State of an activity, with counts and times at the start and at the latest display."""
 
     first: int
     started: float
@@ -41,11 +41,9 @@ class Activity:
 
 
 class ProgressBars:
-    """Progress bars or lines with rate and remaining time; activities may be nested.
+    """Progress bars or lines, with rate and remaining time.
 
-    Bars are drawn only here, by one thread at a time, because rich's own refresh thread may erase
-    a printed line. Errors in writing are ignored: a full disk or a closed terminal must not end a
-    run.
+    Write errors are ignored, because a full disk or a closed terminal must not end a run.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -57,7 +55,7 @@ class ProgressBars:
         self.lock = RLock()
 
     def say(self, line: str) -> None:
-        """Print a line, unless the same line was printed before."""
+        """Print a line that was not printed before."""
         if not self.quiet and line not in self.printed:
             self.printed.add(line)
             self._print(line)
@@ -70,7 +68,6 @@ class ProgressBars:
                 print(line, file=sys.stderr, flush=True)
 
     def update(self, what: str, done: int, total: int | None, note: str = "") -> None:
-        """Show that `done` of `total` of `what` is done; a finished bar disappears."""
         if self.quiet:
             return
         now = time.monotonic()
@@ -108,7 +105,7 @@ class ProgressBars:
                 progress.TextColumn("{task.fields[note]}"),
                 console=Console(stderr=True),
                 transient=True,
-                auto_refresh=False,
+                auto_refresh=False,  # rich's thread could erase a printed line
             )
             self.bars.start()
         self.activities[what].row = self.bars.add_task(what, total=total, note="")

@@ -1,4 +1,7 @@
-"""Recipes: YAML files with task, model, data and training. Every run saves a copy of its recipe."""
+"""Recipes, which are YAML files with the sections task, model, data and training.
+
+Every run saves a copy of its recipe.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,8 @@ class Recipe:
         name: Name or path of the recipe.
         task: Name in `magneto.tasks.TASKS`, or "package.module:Class".
         seed: Seed of weights, data order, dropout and splits.
-        learning_rates: Peak learning rate per placement, used if `training.learning_rate` is null;
-            the key "default" stands for all other placements.
+        learning_rates: Peak learning rate by placement, used if `training.learning_rate` is null.
+            The key "default" is for all other placements.
     """
 
     name: str
@@ -59,7 +62,7 @@ class Recipe:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
 
     def build_task(self) -> Task:
-        """Return the task, which has not read its data yet."""
+        """Build the task without loading its data."""
         return task_class(self.task)(self.model, self.data, self.seed)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -76,7 +79,10 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of a recipe by name or path; FileNotFoundError suggests the nearest name."""
+    """Return the path of a recipe's file.
+
+    `name` is a recipe's name or path. A FileNotFoundError suggests the nearest name.
+    """
     if name in recipe_names():
         return RECIPES / f"{name}.yaml"
     path = Path(name)
@@ -90,7 +96,9 @@ def recipe_path(name: str) -> Path:
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Load a recipe by name or path, and apply overrides given by dotted keys.
+    """Load a recipe by name or path.
+
+    `overrides` are values by dotted key, such as "training.steps".
 
     Raises:
         FileNotFoundError: If there is no such recipe.
@@ -105,7 +113,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
 
 
 def make_importable(recipe: Path, task: str) -> None:
-    """Add the recipe's folder to the import path if the task's module is only there."""
+    """Make a task's module importable if it is in the recipe's folder."""
     package, folder = task.partition(":")[0].partition(".")[0], recipe.resolve().parent
     exists = (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
     if ":" in task and exists and find_spec(package) is None:
@@ -116,7 +124,11 @@ def make_importable(recipe: Path, task: str) -> None:
 
 
 def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from nested mappings; one ConfigError lists all mistakes."""
+    """Build a recipe from nested mappings.
+
+    Raises:
+        ConfigError: If the recipe has mistakes. The error lists all mistakes.
+    """
     model, data = config_classes(str(values.get("task", "")))
     kinds = {"model": model, "data": data, "training": TrainingConfig}
     known = [f"{key}.{name}" for key, kind in kinds.items() for name in field_types(kind)]
@@ -143,7 +155,6 @@ class _TopLevel:
 
 
 def _unknown_sections(values: Mapping[str, Any], known: Sequence[str]) -> list[str]:
-    """Return messages for unknown sections, with the nearest dotted key."""
     given = [
         f"{key}.{name}" if name else str(key)
         for key, value in values.items()
@@ -161,26 +172,29 @@ def _with_learning_rate(recipe: Recipe) -> Recipe:
     if row not in rates and "default" not in rates:
         lacking = f"learning_rates has no rate for {row or 'this model'}, only for "
         why = lacking + ", ".join(rates) if rates else "the recipe has no learning_rates"
-        raise ConfigError([f"training.learning_rate is not set. Set it, because {why}."])
+        raise ConfigError([f"training.learning_rate is not set, and {why}."])
     rate = rates.get(row, rates.get("default"))
     return replace(recipe, training=replace(recipe.training, learning_rate=rate))
 
 
 def placement_name(model: Any) -> str:
-    """Return the name of a model configuration's placement; "" if there is no placement."""
+    """Return the name of a model's placement, or "" for a model without placement."""
     return model.row.name if isinstance(model, TransformerConfig) else ""
 
 
 def task_class(name: str) -> type[Task]:
-    """Return the class of a task by name or import path; ConfigError suggests the nearest name."""
+    """Return a task's class by name or import path.
+
+    A ConfigError suggests the nearest name.
+    """
     return _resolve(TASKS[name].task if name in TASKS else name, name)
 
 
 def config_classes(name: str) -> tuple[type, type]:
-    """Return the classes of a task's `model` and `data` sections.
+    """Return the configuration classes of a task's sections `model` and `data`.
 
-    For built-in tasks, torch is not imported. A task named by import path has the classes as
-    attributes ModelConfig and DataConfig.
+    A custom task has these classes as attributes ModelConfig and DataConfig. For other tasks, torch
+    is not imported.
 
     Raises:
         ConfigError: If there is no such task. The message suggests the nearest name.
@@ -226,7 +240,7 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
 
     Raises:
         FileNotFoundError: If the directory is not a run. The message suggests the nearest run.
-        ConfigError: If the recipe is wrong or incomplete.
+        ConfigError: If the recipe is incomplete or has mistakes.
     """
     path = run / RUN_FILE
     if not path.is_file():
@@ -247,6 +261,6 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         return load_recipe(str(path), overrides)
     except ConfigError as error:
         own = ", ".join(key for key in unknown_keys(error) if key not in (overrides or {}))
-        line = (f"{path} was edited, or written by another version of Magneto (see "
-                f"environment.json): use that version, or remove {own}")  # fmt: skip
+        line = (f"{path} was edited, or written by another version of Magneto. Use the version "
+                f"in environment.json, or remove {own}")  # fmt: skip
         raise ConfigError([*error.lines, *([line] if own else [])]) from error

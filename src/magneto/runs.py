@@ -1,7 +1,4 @@
-"""Opening of runs: recipe, task, and model with weights.
-
-A mistake in a run's name is reported before torch is imported.
-"""
+"""Loading of runs: recipe, task, model and weights."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A loaded run. The model is in evaluation mode and on its device."""
+    """A loaded run, with the model in evaluation mode on its device."""
 
     recipe: Recipe
     task: Task
@@ -35,14 +32,14 @@ class OpenRun:
     weights: Path
 
     def evaluate(self, limit: int | None = None, progress: Progress = SILENT) -> Evaluation:
-        """Return metrics and predictions of the validation data, as training measures them.
+        """Return metrics and predictions on the validation data.
 
-        Within `magneto.training.distributed.join_world` the ranks share the batches, and all get
-        the same result.
+        Within `magneto.training.distributed.join_world`, the ranks share the batches and return the
+        same result.
 
         Args:
             limit: Maximum number of batches.
-            progress: Shows data preparation and evaluation.
+            progress: Display for data preparation and evaluation.
         """
         from magneto.training.distributed import current_world, main_process_first
         from magneto.training.evaluation import evaluate
@@ -58,18 +55,17 @@ class OpenRun:
 
 
 def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
-    """Open a run with its best, final, averaged or last weights (see `load_weights`).
+    """Load a run with its task, model and weights.
 
-    The data is not prepared. The model is built from the run's own assets (tokenizer, classes),
-    without training data and without the run that it was pre-trained from.
+    The task's data is not loaded. The run's directory contains everything that the model needs.
 
     Args:
         run: Directory of the run.
-        which: Name of the weights.
-        overrides: Dotted fields of its recipe.
+        which: Name of the weights, as in `magneto.weights.find_weights`.
+        overrides: Values by dotted field of the recipe.
 
     Raises:
-        FileNotFoundError: If there is no run, or no such weights in it.
+        FileNotFoundError: If there is no run, or if the run has no such weights.
     """
     recipe = resolved_recipe(run, overrides)
     task = recipe.build_task()
@@ -78,7 +74,10 @@ def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
 
 
 def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
-    """Build the model of a run's task and load the run's weights; the task may be unprepared."""
+    """Build a task's model and load a run's weights.
+
+    The task's data need not be loaded.
+    """
     from magneto.training.distributed import pick_device
 
     model = task.build_model()
@@ -88,9 +87,9 @@ def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
 
 
 def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
-    """Load a run's weights into a model with the same tensors, in one process.
+    """Load a run's weights into a model, and return the directory of the weights.
 
-    `which` names the weights, as in `magneto.weights.find_weights`. Returns their directory.
+    `which` names the weights, as in `magneto.weights.find_weights`.
 
     Raises:
         FileNotFoundError: If the run has no such weights.
@@ -106,7 +105,7 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
 
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
-    """Return a run's recipe with the fields that its assets fill in (tokenizer, classes, ...)."""
+    """Return a run's recipe, with the tokenizer and the classes that the run saved."""
     open_run(run, overrides)  # reports mistakes before torch is imported
     from magneto.training.task import resolved_fields
 
@@ -114,29 +113,27 @@ def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
 
 
 def run_tokenizer(run: Path) -> str:
-    """Return the directory of a run's tokenizer; raise FileNotFoundError if there is none."""
+    """Return the directory of a run's tokenizer, or raise FileNotFoundError."""
     from magneto.training.task import resolved_fields
 
     fields = resolved_fields(run)
     if "data.tokenizer" not in fields:
         open_run(run)  # a path without a run has its own message
-        raise FileNotFoundError(f"{run} has no tokenizer. Name a run on texts that has started.")
+        raise FileNotFoundError(f"{run} has no tokenizer. Give a text run that has started.")
     return fields["data.tokenizer"]
 
 
 def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> TaskEntry:
-    """Return the entry of a run's task.
+    """Return the `TaskEntry` of a run's task.
 
     Args:
         run: Directory of the run.
-        overrides: Dotted fields of its recipe.
-        verb: Command that opens the run, checked against the task's commands (see `magneto.tasks`);
-            None for commands that work for every task.
+        overrides: Values by dotted field of the recipe.
+        verb: Command that the task must support. None skips this check.
 
     Raises:
         FileNotFoundError: If there is no run.
-        ConfigError: If the command does not support the run's task. The message names commands
-            that support the task.
+        ConfigError: If the task does not support the command. The message names other commands.
     """
     name = open_run(run, overrides).task
     task = TASKS.get(name)
@@ -152,7 +149,7 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
 
 
 def other_data(run: Path, source: str) -> dict[str, Any]:
-    """Return the recipe fields that evaluate a run on all examples of another source."""
+    """Return the overrides for evaluating a run on another data source."""
     fields = {"data.source": source}
     if hasattr(open_run(run).data, "validation_source"):
         fields["data.validation_source"] = source
@@ -160,18 +157,21 @@ def other_data(run: Path, source: str) -> dict[str, Any]:
 
 
 def pretrained_run(config: Any) -> Path:
-    """Return the directory in `pretrained`, with the configuration's placement filled in."""
+    """Return the directory that the field `pretrained` names.
+
+    The placement's name replaces "{placement}" in the field.
+    """
     return user_path((config.pretrained or "").replace("{placement}", config.row.name))
 
 
 def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
-    """Check that a run's encoder has the shape that a configuration describes.
+    """Check that a run's encoder fits a configuration.
 
-    The fields `names` must be equal. A field may differ if it does not change what a model
-    computes, or if the run lacks it.
+    The fields `names` must be equal, except for fields of type `Free` and fields that the run
+    lacks.
 
     Raises:
-        ValueError: If the shapes differ. The message names the options that make them equal.
+        ValueError: If fields differ. The message lists the options to set.
     """
     shared = sorted({*names} - free_fields(type(config)))
     different = [
@@ -184,7 +184,6 @@ def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str
 
 
 def _option_value(config: Any, name: str) -> str:
-    """Format a field as a command-line value; a placement becomes its name in the table."""
     value = config.row.name if name == "placement" else getattr(config, name)
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
@@ -211,7 +210,7 @@ def warn_unlearnt(run: Path, progress: Progress) -> None:
     if loss < AT_PLATEAU * level or any(more > MORE_RIGHT for more in gained):
         return
     progress.say(
-        f"warning: the encoder of {run} is at its unigram baseline: its validation loss is "
-        f"{loss:.3g}, and predicting by frequency alone gives {level:.3g}. Train it longer or at "
-        "another learning rate before fine-tuning."
+        f"warning: the encoder of {run} is at its unigram baseline. Its validation loss is "
+        f"{loss:.3g}, and prediction by frequency has the loss {level:.3g}. Before fine-tuning, "
+        "train the encoder longer or at another learning rate."
     )

@@ -1,4 +1,7 @@
-"""Table of tasks. A task's module, which imports torch, is imported when the task is used."""
+"""Table of tasks.
+
+This module imports no task, and therefore no torch.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """Import path of a task, the names of its two configurations, and its commands.
+    """Entry of a task in the table.
 
     Attributes:
-        task: A `magneto.training.task.Task`, as "package.module:Class".
-        configs: Names of the classes of a recipe's sections `model` and `data` in package.config,
-            which imports no torch.
-        verbs: Commands for its runs, as typed after `magneto` but without the run. The user
-            replaces the words in capitals. `evaluate` and `report` work for every task.
-        reads: Input of `Task.predict` in `magneto predict`: "images", "texts" or "rows" of tables.
-            Any other word, such as "question", names the text that follows the images.
-        plateau_batches: Validation batches for the baseline that a pre-trained encoder must beat
-            before fine-tuning (see `warn_unlearnt`); 0 for tasks that pre-train no encoder.
+        task: Import path of the task, "package.module:Class".
+        configs: Names of the configuration classes of the sections `model` and `data`, in
+            package.config.
+        verbs: Commands for the task's runs, without `magneto` and without the run. Words in
+            capitals are placeholders. `evaluate` and `report` work for every task.
+        reads: Input of `magneto predict`, which is "images", "texts" or "rows". Any other word,
+            such as "question", names the text that follows the images.
+        plateau_batches: Number of validation batches that measure the unigram baseline. Tasks that
+            pre-train no encoder have 0.
     """
 
     task: str
@@ -107,11 +110,11 @@ TASKS = {
         verbs=("generate IMAGE",),
     ),
 }
-"""Tasks by the name in a recipe's `task` field."""
+"""Entries by the task's name."""
 
 
 def command(verb: str, run: Path) -> str:
-    """Return the command line for one of `TaskEntry.verbs` and a run."""
+    """Return the command line of a verb for a run."""
     first, _, further = verb.partition(" ")
     place = shlex.quote(str(run))
     words = (verb, place) if first == "train" else (first, place, further)

@@ -1,8 +1,8 @@
 """Weights in a run's directory: search, checks and reading.
 
-The tensors of a kind ("model", "optimizer", "ema") are in one safetensors file. A sharded run has a
-file per rank and an index of rows. Tensors are read by rows, so no process needs a whole model. The
-numbers of reading and writing processes may differ.
+A directory has one safetensors file for each kind of tensors ("model", "optimizer", "ema"). A
+sharded run has one file for each rank, and an index. The number of processes may change between
+writing and reading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ STEP = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Tensor of a shape, stored in pieces: (open file, first row, row after the last row)."""
+    """Tensor in one or more files.
+
+    Each of `pieces` is (open file, first row, row after the piece).
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +43,7 @@ class StoredTensor:
         return self.rows(0, self.shape[0])
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Return rows `start` to `stop` (exclusive); a scalar has one row."""
+        """Return the rows `start` to `stop - 1`; a scalar has one row."""
         if not self.shape:
             return self.read()
         parts = [
@@ -52,7 +55,7 @@ class StoredTensor:
 
 
 def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
-    """Return the tensors of a kind in a directory by name, without reading their values."""
+    """Return a directory's tensors by name, without loading the values."""
     single = directory / f"{kind}.safetensors"
     if single.is_file():
         file = safe_open(single, framework="pt")
@@ -84,23 +87,23 @@ def has_tensors(directory: Path, kind: str = MODEL) -> bool:
 
 
 def step_directory(folder: Path, step: int) -> Path:
-    """Return the directory of a step in `checkpoints` or `candidates`."""
+    """Return the path of a step's directory in a folder."""
     return folder / f"step-{step:08d}"
 
 
 def step_of(directory: Path) -> int:
-    """Return the step of a directory from `list_steps`."""
+    """Return the step in a directory's name."""
     return int(directory.name.split("-")[1])
 
 
 def list_steps(folder: Path) -> list[Path]:
-    """Return the step directories in a folder, the earliest first."""
+    """Return a folder's step directories, ordered by step."""
     found = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=step_of)
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Return the checkpoints of a run, also damaged ones, the oldest first."""
+    """Return a run's checkpoints, ordered by step, including damaged ones."""
     return list_steps(run / "checkpoints")
 
 
@@ -117,12 +120,12 @@ def undamaged(directories: Iterable[Path]) -> tuple[list[Path], list[str]]:
 
 
 def find_weights(run: Path, which: str = "auto") -> Path:
-    """Return the directory of a run's weights after checking it for damage.
+    """Return the directory of a run's weights after a check for damage.
 
     Args:
         run: Directory of the run.
-        which: "best", "final", "averaged", "last" (the last checkpoint), or the step of a
-            checkpoint. "auto" is the first of best, final and last that exists.
+        which: "best", "final", "averaged", "last" for the latest checkpoint, or a checkpoint's
+            step. "auto" is the first that exists of "best", "final" and "last".
 
     Raises:
         FileNotFoundError: If the weights don't exist. The message lists existing weights.
@@ -151,13 +154,13 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         intact = [others[path] for path in undamaged(others)[0]]
         hint = "the run has no undamaged weights"
         if intact:
-            hint = f"undamaged: {', '.join(intact)} (--weights {intact[0]}, if the command has it)"
+            hint = f"undamaged: {', '.join(intact)} (--weights {intact[0]})"
         raise DamagedError(f"{error}; {hint}") from error
     return found
 
 
 def check_finite(state: Mapping[str, Tensor], where: object) -> None:
-    """Raise a DamagedError that names the first tensor with a value that is not finite."""
+    """Raise DamagedError if a tensor has a value that is not finite."""
     for name, tensor in state.items():
         if not tensor.isfinite().all():
             wrong = tensor.numel() - int(tensor.isfinite().sum())

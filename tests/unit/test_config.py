@@ -197,7 +197,7 @@ def test_yaml_is_read_as_plain_values(tmp_path: Path) -> None:
     ("text", "answer"),
     [
         ("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4\n", "line 5: not YAML: duplicate key c"),
-        ("{a: 1, a: 2}", "line 1: not YAML: duplicate key a, first in line 1"),
+        ("{a: 1, a: 2}", "line 1: not YAML: duplicate key a, already in line 1"),
         ("a: &x 1\nb: *x\n", "line 2: not YAML: aliases (*)"),
         ("a: 1\nb: !!python/object/apply:os.system ['id']", "aliases (*) and tags (!)"),
         ("a: !!bool maybe\n", "tags (!)"),

@@ -1,9 +1,8 @@
-"""Hugging Face integration, imported lazily.
+"""Hugging Face integration.
 
-`magneto.hf.register()` registers Magneto's classes with AutoConfig and the Auto classes of models.
-After registration, `AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation",
-model=DIR)` load an exported directory DIR. Importing `magneto.hf` alone does not register the
-classes.
+`magneto.hf.register()` lets transformers load exported directories. After this call,
+`AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation", model=DIR)` accept an
+exported directory. The import of `magneto.hf` alone is not enough.
 """
 
 from importlib import import_module
@@ -51,7 +50,6 @@ HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name from its module on first access."""
     home = next((module for module, names in HOME.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'magneto.hf' has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """Conversion of weights between Magneto and other libraries.
 
-Supported sources are models of transformers, torch's TransformerEncoder, and files of timm,
-torchscale, fairseq and BEiT-3's authors. Only names and layouts of tensors change. Outputs are
-equal up to rounding. A feature without a counterpart raises a ValueError that names the feature.
+Supported are models of transformers, torch's TransformerEncoder, and weight files of timm,
+torchscale, fairseq and BEiT-3. A converted model has the same outputs, up to rounding. A feature
+that the target lacks raises ValueError.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
-        `TranslationModel` or `ImageClassifier`, with the source's dropout rates. Unsupported heads
-        of a model in memory are dropped.
+            `TranslationModel` or `ImageClassifier`, with the source's dropout rates. If `source` is
+            a model in memory, an unsupported head is dropped.
 
     Raises:
-        ValueError: If the architecture or one of its options has no counterpart, or a directory
+        ValueError: If Magneto does not support the architecture or an option. Also if a directory
             lacks weights or has an unsupported head.
-        FileNotFoundError: If there is no such directory and no such name on the hub.
+        FileNotFoundError: If `source` is neither a directory nor a name on the hub.
     """
     return load_with_config(source)[0]
 
 
 def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
-    """Return the Magneto model and transformers' configuration; see `load`."""
+    """Return the result of `load`, and transformers' configuration."""
     config = read_config(source)
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{config.model_type} with a quantization_config is not supported: its "
@@ -104,10 +104,10 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
 
 
 def load_export(source: str | Path, config: Any) -> nn.Module:
-    """Load the Magneto model of a directory that Magneto wrote, in evaluation mode.
+    """Load the model of a directory that Magneto exported, in evaluation mode.
 
     Raises:
-        ValueError: If the directory is damaged, lacks weights, or has unknown ones.
+        ValueError: If weights are damaged, missing or unknown.
     """
     import transformers
 
@@ -120,7 +120,6 @@ def load_export(source: str | Path, config: Any) -> nn.Module:
 
 
 def _from_pretrained(kind: Any, source: str | Path) -> tuple[Any, dict[str, Any]]:
-    """Return a model of transformers' interface, and its missing and unexpected tensors."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -144,7 +143,6 @@ def _from_pretrained(kind: Any, source: str | Path) -> tuple[Any, dict[str, Any]
 
 
 def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
-    """Read a model of class `name`; missing and unknown tensors raise ValueError."""
     model, found = _from_pretrained(_theirs(form.classes[0]), source)
 
     def others(keys: Iterable[str], known: str) -> str:
@@ -166,7 +164,7 @@ def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
 
 
 def read_config(source: str | Path | nn.Module) -> Any:
-    """Return the transformers configuration of a model, a directory or a name on the hub."""
+    """Return transformers' configuration of a model, directory or name on the hub."""
     if isinstance(source, nn.TransformerEncoder):
         raise ValueError("convert torch's TransformerEncoder with magneto.hf.from_torch")
     if isinstance(source, nn.Module):
@@ -192,14 +190,14 @@ def read_config(source: str | Path | nn.Module) -> Any:
 
 
 def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
-    """Convert a Magneto model to transformers' own model, in evaluation mode.
+    """Convert a Magneto model to a model of transformers, in evaluation mode.
 
-    `name` is transformers' `model_type`, such as "gpt2"; `values` are further fields of the
-    configuration, such as `eos_token_id`.
+    `name` is a `model_type` of transformers, such as "gpt2". `values` are further fields of
+    transformers' configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If transformers' model cannot compute the same function as the Magneto model.
-            The message names the first difference.
+        ValueError: If transformers' model cannot have the same outputs. The message names a
+            difference.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)
@@ -228,7 +226,10 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
 
 
 def find_format(name: str, class_name: str = "") -> ModelFormat:
-    """Return the format of a `model_type`, preferably of the given class."""
+    """Return the format of a `model_type`.
+
+    A format for the class `class_name` is preferred.
+    """
     named = [form for form in FORMATS if form.name == name]
     if not named:
         raise ValueError(f"cannot convert model_type {name!r}, only {', '.join(NAMES)}"
@@ -249,12 +250,12 @@ def _theirs(name: str) -> Any:
 def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     """Convert torch's TransformerEncoder to an `Encoder`, in evaluation mode.
 
-    torch's encoder must have both `norm_first` and a final norm (placement "pre"), or neither of
-    them ("post"). The result takes inputs of shape (batch, length, width) for any `batch_first`,
-    and has no dropout.
+    With `norm_first` (Pre-LN), torch's encoder must have a final norm. Without `norm_first`
+    (Post-LN), it must have none. The result takes inputs of shape (batch, length, width) and has no
+    dropout.
 
     Raises:
-        ValueError: If an option has no counterpart.
+        ValueError: If Magneto does not support an option.
     """
     every: Any = encoder.layers
     first = every[0]
@@ -307,7 +308,7 @@ def _activation(function: Any) -> Activation:
 
 
 def is_weight_directory(path: Path) -> bool:
-    """Whether a directory contains weights and a configuration of timm or torchscale."""
+    """Return whether a directory has a configuration file of timm or torchscale."""
     return (path / ARGUMENTS).is_file() or "architecture" in _held(path / timm.CONFIG)
 
 
@@ -316,13 +317,14 @@ def _held(path: Path) -> dict[str, Any]:
 
 
 def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
-    """Convert a weight file of timm, torchscale or BEiT-3 to a Magneto model, in evaluation mode.
+    """Load weights of timm, torchscale or BEiT-3 as a Magneto model in evaluation mode.
 
-    The path is a file, or a directory with `model.safetensors` and timm's `config.json` or
-    `torchscale.json`. `args`, under the library's names, override the directory's arguments.
+    The path is a weight file or a directory. A directory contains `model.safetensors`, and timm's
+    `config.json` or `torchscale.json`. `args` are the library's arguments, such as `num_heads`.
+    They take precedence over arguments in files.
 
     Raises:
-        ValueError: If the format is unknown.
+        ValueError: If the format or an option is not supported.
         FileNotFoundError: If there is no such file.
     """
     found: dict[str, Any] = {}
@@ -339,7 +341,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
 
 
 def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Convert another library's tensors and arguments; raise ValueError if that is impossible."""
+    """Convert a library's tensors and arguments to a Magneto model, or raise ValueError."""
     form = next((form for form in FILE_FORMATS if form.fits(state, args or {})), None)
     if form is None:
         raise ValueError("unknown weights. Supported are those of timm, torchscale and BEiT-3. The "
@@ -348,7 +350,7 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
 
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
-    """Convert a model to a format's tensors and arguments; ValueError names what does not fit."""
+    """Convert a Magneto model to a library's tensors and arguments, or raise ValueError."""
     fitting = [form for form in FILE_FORMATS if (form.name, form.model) == (name, type(model))]
     if not fitting:
         raise ValueError(f"{name} has no counterpart of a {type(model).__name__}")
@@ -356,9 +358,9 @@ def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
-    """Return the tensors of a file, and the fairseq arguments if the file contains them.
+    """Return the tensors of a file, and the fairseq arguments or {}.
 
-    No code in the file is executed, because pickled files are read with `weights_only`.
+    Code in the file is not executed.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} is not a weight file. Give a {', '.join(SUFFIXES)} file.")
@@ -385,7 +387,10 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
-    """Write `model.safetensors` and the arguments file of a format in `WRITTEN`."""
+    """Write `model.safetensors` and the arguments file of a library.
+
+    `name` is one of `WRITTEN`.
+    """
     from safetensors.torch import save_file
 
     state, args = write_weights(model, name)

@@ -1,4 +1,4 @@
-"""Models for other programs: directories for transformers, and lm-evaluation-harness."""
+"""Exports to transformers, and evaluation by lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ HARNESS_BATCH = 16
 
 
 def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreTrainedModel:
-    """Wrap a Magneto model for transformers; the wrapper is in evaluation mode and shares weights.
+    """Wrap a Magneto model for transformers.
+
+    The wrapper is in evaluation mode and shares the weights.
 
     Args:
         model: Magneto model.
-        end: End token, also used as begin and padding token.
+        end: Number of the end token, which is also the begin and padding token.
         **values: Further fields of transformers' configuration, such as `id2label`.
 
     Raises:
@@ -64,7 +66,7 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
 
 
 def auto_class(name: str) -> str:
-    """Return the name of the Auto class that loads the wrapper class `name`."""
+    """Return the name of transformers' Auto class for a wrapper class."""
     found = _auto_classes()
     if name not in found:
         raise ValueError(f"architectures in config.json is {name!r}, which is no model of Magneto"
@@ -82,7 +84,10 @@ def _auto_classes() -> dict[str, str]:
 
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """Yield a temporary directory that replaces `directory`, which must be missing or empty."""
+    """Yield a temporary directory that is renamed to `directory` after the block.
+
+    `directory` must be missing or empty.
+    """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} exists and is not empty")
     with temporary_directory(directory) as temporary:
@@ -92,7 +97,13 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Assets:
-    """Fields of transformers' configuration, Magneto's tokenizer, and transformers' processors."""
+    """Parts of an export besides the model.
+
+    Attributes:
+        values: Fields of transformers' configuration.
+        tokenizer: Magneto's tokenizer.
+        processors: Tokenizer and processors of transformers.
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Any = None
@@ -100,7 +111,10 @@ class Assets:
 
 
 def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
-    """Write a model (fp32, on the CPU) and its assets; return the Auto class that loads them."""
+    """Export a model (fp32, on the CPU) and its assets.
+
+    The result is the name of the Auto class that loads the export.
+    """
     register()
     wrapped = wrap(model, **assets.values)
     classes, names = getattr(model.config, "classes", None), assets.values.get("id2label", ())
@@ -113,7 +127,7 @@ def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
 
 
 def save_processors(assets: Assets, directory: Path) -> None:
-    """Write Magneto's own tokenizer, and the tokenizer and the processors for transformers."""
+    """Write the tokenizer and the processors into a directory."""
     if assets.tokenizer is not None:
         assets.tokenizer.save(directory)
     for processor in assets.processors:
@@ -125,13 +139,13 @@ def save_processors(assets: Assets, directory: Path) -> None:
 
 
 def decoder_assets(tokenizer: Any, length: int) -> Assets:
-    """Return the assets of a language model; `length` is the maximum input length in tokens."""
+    """Return a language model's assets, for inputs of at most `length` tokens."""
     processor = transformers_tokenizer(tokenizer, length)
     return Assets({"end": tokenizer.end}, tokenizer, [processor])
 
 
 def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Assets:
-    """Return the assets of a text encoder with an input template."""
+    """Return a text encoder's assets, for inputs of at most `length` tokens."""
     values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
     processor = encoder_tokenizer(tokenizer, length, template)
     return Assets(values, tokenizer, [processor])
@@ -140,7 +154,10 @@ def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Asset
 def vision_language_assets(
     config: Any, tokenizer: Any, images: MagnetoImageProcessor, labels: Sequence[str] = ()
 ) -> Assets:
-    """Return the assets of a vision-language model; `labels` are names of its classes."""
+    """Return a vision-language model's assets.
+
+    `labels` are the names of the model's classes.
+    """
     template = MASKED_AT_END if config.ends_in_mask else FRAMED
     fast = encoder_tokenizer(tokenizer, config.max_length, template)
     processor = images if fast is None else MagnetoVisionLanguageProcessor(images, fast)
@@ -226,21 +243,20 @@ ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
 
 
 def save_custom(model: nn.Module, data: Any, directory: Path) -> str:
-    """Write the weights of a custom task's model; return the name of the model's class."""
+    """Write a custom task's weights, and return the name of the model's class."""
     with whole_directory(directory) as temporary:
         save_model(model, str(temporary / "model.safetensors"))
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
 def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str:
-    """Export a run's model (fp32, on the CPU) to a directory, which must be missing or empty.
+    """Export a run's model (fp32, on the CPU) to a new or empty directory.
 
-    `data` is the `data` section of the run's resolved recipe. The module of a custom task may
-    define the function `export(model, data, directory)`; the default is `save_custom`.
+    `data` is the section `data` of the run's recipe. A custom task's module may define the function
+    `export(model, data, directory)`. The default is `save_custom`.
 
     Returns:
-        The name of the Auto class whose `from_pretrained(directory)` loads the export; for a custom
-        task, the name of the model's class.
+        Name of the Auto class that loads the export. For a custom task, the result of `export`.
 
     Raises:
         ConfigError: If the task has no export.
@@ -256,7 +272,10 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
 
 
 def task_manager(include: Path | None = None, builtin: bool = True) -> Any:
-    """Return the harness's task manager, optionally with the tasks of a folder of .yaml files."""
+    """Return the task manager of lm-evaluation-harness.
+
+    `include` is a folder with further tasks as .yaml files.
+    """
     # The built-in tasks are thousands of files: read them only if needed.
     return _library("lm_eval.tasks").TaskManager(include_path=include, include_defaults=builtin)
 
@@ -266,7 +285,7 @@ def _library(name: str) -> Any:
 
 
 def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) -> None:
-    """Raise ValueError for a name that is neither a task of the harness nor in `ours`."""
+    """Raise ValueError if a name is neither a task of lm-evaluation-harness nor in `ours`."""
     known = [*ours, *manager.all_tasks]
     unknown = [n for n in names if n not in known and not manager.match_tasks([n])]
     if unknown:
@@ -277,10 +296,10 @@ def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) ->
 
 
 def harness_model(model: nn.Module, tokenizer: Any, length: int) -> Any:
-    """Wrap a language model, on its device, as the harness's `hf` model.
+    """Wrap a language model for lm-evaluation-harness.
 
-    Every text begins with the end token, as documents do in training data. The harness truncates
-    texts of more than `length` tokens on the left.
+    As in training, each text begins with the end token. A text of more than `length` tokens is
+    truncated on the left.
     """
     from tokenizers.processors import TemplateProcessing
 
@@ -312,10 +331,13 @@ def harness_scores(
     limit: int | None = None,
     samples: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate tasks, groups or tags of the harness.
+    """Evaluate tasks of lm-evaluation-harness.
 
-    In the result, "results" contains the metrics of each task, and "samples", if requested, has
-    the log-likelihoods of each question. Data that cannot be loaded raise ValueError.
+    The key "results" has the metrics of each task. If `samples` is set, the key "samples" has the
+    log-likelihoods of each question.
+
+    Raises:
+        ValueError: If a task's data cannot be loaded.
     """
     library = _library("lm_eval")
     for name in ("lm_eval", "datasets"):

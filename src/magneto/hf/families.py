@@ -1,4 +1,4 @@
-"""Formats of transformers' models, each with maps of tensor names and fields."""
+"""Formats of the supported models of transformers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
-    """Return the name map of all layers, given the name map of one layer."""
+    """Extend the name map of one layer to all layers."""
     made: dict[str, str | tuple[str, ...]] = {}
     for mine, their in names.items():
         parts = (their,) if isinstance(their, str) else their
@@ -74,10 +74,11 @@ def qkv(place: str) -> dict[str, tuple[str, ...]]:
 def fairseq_layer(
     outer: str, mlp: str = "ffn.", expert: str = "", letter: str = ""
 ) -> dict[str, str | tuple[str, ...]]:
-    """Return the name map of fairseq's layers, which torchscale, BART, Marian and Kosmos-2 share.
+    """Return the name map of a layer of fairseq, torchscale, BART, Marian or Kosmos-2.
 
-    `outer` is the slot of the outer norms, and `mlp` the prefix of the feed-forward network. For a
-    modality of BEiT-3, Magneto's modules end in `expert` and BEiT-3's in `letter`.
+    `outer` is "before" or "after", the position of the norms. `mlp` is the prefix of the
+    feed-forward network's tensors. In BEiT-3, `letter` is the suffix of a modality. In Magneto,
+    `expert` is this suffix.
     """
     attention, feed_forward = f"self_attention{expert}", f"feed_forward{expert}"
     return {
@@ -93,7 +94,7 @@ def fairseq_layer(
 
 
 def fairseq_decoder_layer(outer: str, mlp: str = "ffn.") -> dict[str, str | tuple[str, ...]]:
-    """Return the name map of fairseq's layers with cross-attention."""
+    """Return the name map of a layer with cross-attention."""
     parts = {f"cross_attention.attention.{part}_proj": f"encoder_attn.{part}_proj"
              for part in ("q", "k", "v", "out")}  # fmt: skip
     norm = {f"cross_attention.{outer}": "encoder_attn_layer_norm"}
@@ -225,7 +226,6 @@ def bert_names(prefix: str) -> Names:
 
 
 def read_head_dropout(config: Any) -> dict[str, Any]:
-    """Return the dropout of the head, by default the dropout of the layers."""
     rate = getattr(config, "classifier_dropout", None)
     return {"head_dropout": config.hidden_dropout_prob if rate is None else rate}
 
@@ -277,7 +277,6 @@ MARIAN_NAMES: Names = {
 
 
 def check_stacks(config: Any) -> dict[str, Any]:
-    """Raise ValueError if encoder and decoder differ in size; return {} otherwise."""
     require(config, encoder_attention_heads=config.decoder_attention_heads,
             encoder_ffn_dim=config.decoder_ffn_dim)  # fmt: skip
     return {}
@@ -399,10 +398,10 @@ BEIT = replace(
 
 
 def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
-    """Return fairseq's sinusoids of `rows` positions from position `first` on, (rows, width).
+    """Return fairseq's sinusoids of shape (rows, width), from position `first` on.
 
-    Sines precede cosines. Wavelengths run from 2 pi to 10000 * 2 pi inclusive; Magneto's and
-    Marian's exclude 10000 * 2 pi.
+    The largest wavelength is 10000 * 2 pi. In Magneto and Marian, all wavelengths are smaller than
+    that.
     """
     half = width // 2
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))

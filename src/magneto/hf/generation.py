@@ -1,10 +1,9 @@
-"""Text generation and beam search for translation, by transformers' `generate`.
+"""Text generation and beam search by transformers' `generate`.
 
-Beam search follows fairseq in three rules. At the length limit, the end token is added with its
-log-probability. A sentence is finished when as many hypotheses have ended as there are beams. A
-translation is not empty and has no padding token. The last hypotheses of an n-best list may still
-differ from fairseq's: if more hypotheses end in a step than are needed, fairseq takes the first
-ones and transformers takes the best ones.
+Beam search for translation follows three rules of fairseq. First, the end token is added at the
+length limit, with its log-probability. Second, the search for a sentence ends when as many
+hypotheses have ended as there are beams. Third, a translation is not empty and has no padding
+token. The last translations of an n-best list may still differ from fairseq's.
 """
 
 from __future__ import annotations
@@ -70,12 +69,12 @@ class Sampling:
 
 @torch.no_grad()
 def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampling) -> list[str]:
-    """Return continuations of a prompt, each beginning with the prompt.
+    """Return texts that begin with a prompt and continue it.
 
-    An empty prompt begins a new document. The global random state is unchanged.
+    An empty prompt begins a new document. The global random state does not change.
 
     Raises:
-        ValueError: If prompt and continuation exceed the `max_length` of learned positions.
+        ValueError: If prompt and continuation are longer than the table of learned positions.
     """
     wrapped: Any = MagnetoForCausalLM(MagnetoConfig.of(model.config, tokenizer.end), model).eval()
     device = next(model.parameters()).device
@@ -102,7 +101,10 @@ def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampli
 
 @configuration
 class BeamSearch:
-    """Settings of beam search for translation; the defaults are those of the paper and fairseq."""
+    """Settings of beam search for translation.
+
+    The defaults are those of the paper and of fairseq.
+    """
 
     beams: Beams = BEAMS
     """Number of beams; 1 is greedy search."""
@@ -122,19 +124,16 @@ class BeamSearch:
 
 
 class EndAtLimit(LogitsProcessor):
-    """fairseq's rule at the length limit: after `longest` tokens, only the end token is possible.
+    """Logits processor that allows only the end token after `longest` tokens.
 
-    Unlike transformers' `forced_eos_token_id`, the end token keeps its log-probability.
+    Unlike with transformers' `forced_eos_token_id`, the end token keeps its log-probability.
     """
 
     def __init__(self, end: int, longest: int) -> None:
         self.end, self.longest = end, longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Set excluded log-probabilities (rows, vocabulary) to -inf.
-
-        `input_ids` of shape (rows, 1 + generated tokens) begin with the start token.
-        """
+        """Process `scores` (rows, vocabulary) after `input_ids` (rows, 1 + generated tokens)."""
         if input_ids.shape[1] <= self.longest:
             return scores
         only = torch.full_like(scores, float("-inf"))
@@ -143,10 +142,10 @@ class EndAtLimit(LogitsProcessor):
 
 
 class Translator:
-    """Beam search and scoring of translations of token sequences.
+    """Beam search for translations, and scores of translations.
 
-    Pass the model in evaluation mode and on its device. Its configuration must contain the start,
-    end and padding tokens.
+    The model must be in evaluation mode and on its device. The model's configuration must contain
+    the start and end tokens.
     """
 
     def __init__(self, model: MagnetoForSeq2SeqLM, settings: BeamSearch) -> None:
@@ -169,10 +168,10 @@ class Translator:
         sources: Sequence[Tokens],
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Tokens]]:
-        """Return the best translations of each source, best first, without start and end token.
+        """Return the best translations of each source, best first.
 
-        Sources must be nonempty, with tag and end token. `progress` gets the number of translated
-        sources.
+        A source contains the language tag and the end token. A translation contains no start or end
+        token. `progress` is called with the number of translated sources.
         """
         found: list[list[Tokens]] = [[] for _ in sources]
         done = 0
@@ -208,11 +207,10 @@ class Translator:
     def score(
         self, sources: Sequence[Tokens], translations: Sequence[Sequence[Tokens]]
     ) -> list[list[float]]:
-        """Return the search's score of each translation of each source.
+        """Return the score of each translation of each source.
 
-        The score is the summed log-probability divided by the length to the power of the length
-        penalty. The log-probability and the length include the end token. The best possible score
-        is 0.
+        The score is the log-probability divided by length ** length_penalty. Log-probability and
+        length include the end token. Scores are at most 0.
         """
         found: list[list[float]] = [[0.0] * len(some) for some in translations]
         pairs = [(n, k) for n, some in enumerate(translations) for k in range(len(some))]
@@ -237,13 +235,11 @@ class Translator:
         return found.view_as(answers).sum(1).tolist()
 
     def _batches(self, sources: Sequence[Tokens]) -> list[list[int]]:
-        """Return batches of source indices, longest sources first."""
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         size = self.settings.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _padded(self, rows: list[Tokens]) -> tuple[Tensor, Tensor]:
-        """Return padded tokens and their mask (False for padding), both (rows, longest)."""
         device = next(self.model.parameters()).device
         tokens = pad_sequence([torch.tensor(row) for row in rows], True, self.padding)
         mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], True)

@@ -1,10 +1,10 @@
 """Language models, text encoders and translation models for transformers.
 
-Arguments have transformers' names. `input_ids` have shape (batch, length). `attention_mask` is 1 or
-True for tokens and 0 for padding, on the left or the right. Labels of -100 are ignored. The summed
-loss is divided by Trainer's `num_items_in_batch`, by default by the number of labels. `others` may
-contain `output_hidden_states` and arguments that do not change the result. Other arguments in
-`others` raise ValueError.
+Arguments have transformers' names. `input_ids` have shape (batch, length). `attention_mask` is 1
+for tokens and 0 for padding. Padding is on the left or on the right. Labels of -100 are ignored.
+The loss is summed over labels and divided by `num_items_in_batch`, by default the number of labels.
+`others` may contain `output_hidden_states`, and arguments that do not change the result. Any other
+argument raises ValueError.
 """
 
 from __future__ import annotations
@@ -78,12 +78,6 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
     def _valid_auto_compile_criteria(
         self, model_kwargs: dict[str, Any], generation_config: Any
     ) -> bool:
-        """Compile `generate` only if there is a `compile_config`.
-
-        On a GPU, transformers compiles `generate` for every static cache. Magneto's attention reads
-        only the filled part of a cache. The filled part grows by a token per step, so each step
-        would need its own CUDA graph.
-        """
         if generation_config.compile_config is None:
             return False
         return super()._valid_auto_compile_criteria(  # type: ignore[attr-defined]
@@ -96,14 +90,14 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
 
 
 class GrowingView:
-    """View of a preallocated cache that returns only the filled part."""
+    """View of the filled part of a preallocated cache."""
 
     def __init__(self, cache: Any) -> None:
         self.cache = cache
         self.past = int(cache.get_seq_length())
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append keys and values (batch, heads, length, head width); return the filled part."""
+        """Append keys and values of shape (batch, heads, length, head width)."""
         keys, values = self.cache.update(key, value, layer)
         end = self.past + key.shape[2]
         return keys[:, :, :end], values[:, :, :end]
@@ -113,7 +107,6 @@ class GrowingView:
 
 
 def growing_cache(cache: Any) -> Any:
-    """Return a view of a cache that returns only the filled part; None stays None."""
     if isinstance(cache, EncoderDecoderCache):  # the cross-attention part is filled once
         return SimpleNamespace(
             self_attention_cache=growing_cache(cache.self_attention_cache),
@@ -134,7 +127,6 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         super().__init__(config, model)
 
     def _get_name(self) -> str:
-        """Return the class name that Trainer expects, also for FSDP's subclasses."""
         return "MagnetoForCausalLM"
 
     @with_old_cache_name
@@ -151,16 +143,19 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         inputs_embeds: Tensor | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits, and the loss if labels are given.
+        """Return logits, and the loss if there are labels.
 
-        The mask has shape (batch, cached + length), or (batch, length, cached + length) to count
-        positions within each document. The cache is a dynamic or static cache of transformers.
-        `labels` of shape (batch, length) are shifted here. `shift_labels` among `others` are
-        already shifted and take precedence. If `logits_to_keep` is an integer N, only the last N
-        positions have logits; if it is a tensor, only the positions in the tensor. By default, and
-        whenever labels are given, all positions have logits. `inputs_embeds` of shape (batch,
-        length, width) replace `input_ids`. They must not yet be multiplied by `embedding_scale`.
-        For `position_ids` among `others` see `resolve_positions`.
+        `attention_mask` has shape (batch, cached + length). For packed documents, it has shape
+        (batch, length, cached + length). `cache` is a dynamic or static cache of transformers.
+        `labels` of shape (batch, length) are shifted here. `shift_labels` in `others` are already
+        shifted and take precedence.
+
+        If `logits_to_keep` is a number N, only the last N positions have logits. If it is a tensor
+        of positions, only these positions have logits. By default, and always with labels, all
+        positions have logits.
+
+        `inputs_embeds` of shape (batch, length, width) replace `input_ids`. They are multiplied by
+        `embedding_scale` here. For `position_ids` in `others`, see `resolve_positions`.
         """
         # If these were named parameters, Trainer or `generate` would pass them with every batch.
         shift_labels = others.pop("shift_labels", None)
@@ -194,16 +189,16 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     def resolve_positions(
         self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the attention mask and the positions that follow from `position_ids`.
+        """Return the attention mask and the positions for `position_ids`.
 
-        Without a cache, a row may contain several packed documents, which do not attend to each
-        other. Without a mask, a document begins where positions do not increase by one, as in
-        transformers. With a padding mask, a document begins at a token whose position is not above
-        the position of the previous unpadded token.
+        Without a cache, a row may contain several documents, which do not attend to each other.
+        Without a mask, a document begins where positions do not increase by one. With a padding
+        mask, a document begins where a position is not above the position before. Padding is
+        skipped.
 
         Raises:
             ValueError: If the shape is wrong. For relative positions, also if there is a cache, or
-                a padding mask and no second document.
+                a mask and a single document.
         """
         if position_ids is None:
             return mask, None
@@ -227,7 +222,6 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
 
 def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
-    """Return a mask of tokens whose position is not above that of the previous unpadded token."""
     columns = torch.arange(positions.shape[1], device=positions.device)
     last = torch.where(mask, columns, -1).cummax(1).values
     before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
@@ -235,10 +229,7 @@ def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
 
 
 def same_document(begins: Tensor) -> Tensor:
-    """Return a mask (batch, length, length) of pairs within a document.
-
-    `begins` (batch, length) is True at the first token of each document.
-    """
+    """Return the mask (batch, length, length) of token pairs in the same document."""
     document = begins.cumsum(1)
     return document[:, :, None] == document[:, None]
 
@@ -246,8 +237,8 @@ def same_document(begins: Tensor) -> Tensor:
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """Base class of models with a `TextEncoder` in `self.core`.
 
-    Each subclass can load the directories of the other subclasses. The output heads therefore
-    have different attribute names in different subclasses.
+    Each subclass can load what another subclass saved. Therefore the heads have different attribute
+    names.
     """
 
     config_class = MagnetoEncoderConfig
@@ -281,7 +272,7 @@ class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
 
 
 class MagnetoEncoderModel(MagnetoEncoderPreTrainedModel):
-    """`TextEncoder` for transformers: `AutoModel`, `pipeline("feature-extraction")`."""
+    """`TextEncoder` for transformers, loaded by `AutoModel`."""
 
     core_class = TextEncoder
 
@@ -293,7 +284,7 @@ class MagnetoEncoderModel(MagnetoEncoderPreTrainedModel):
         token_type_ids: Tensor | None = None,
         **others: Any,
     ) -> BaseModelOutput:
-        """Return the features of tokens (batch, length); see `MagnetoForMaskedLM.forward`."""
+        """Return features of shape (batch, length, width)."""
         return self.encode(input_ids, attention_mask, token_type_ids, others)
 
 
@@ -322,7 +313,10 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> MaskedLMOutput:
-        """Return the logits of every position, and the loss; `token_type_ids` are 0 by default."""
+        """Return the logits of all positions, and the loss if there are labels.
+
+        By default, `token_type_ids` are 0.
+        """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         logits = self.head(encoded.last_hidden_state)
         loss = token_loss(logits, labels, num_items_in_batch)
@@ -332,7 +326,8 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
 class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
     """`TextClassifier` for transformers.
 
-    Loading the directory of a masked language model loads its encoder and builds a new head.
+    From the directory of a masked language model, this class loads the encoder and makes a new
+    head.
     """
 
     core_class = TextClassifier
@@ -365,11 +360,6 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
 
 def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Convert transformers' mask to a boolean mask, or to None if nothing is padded.
-
-    Attention without a mask is faster. The check for padding waits for the device, so training
-    skips it.
-    """
     mask = as_mask(attention_mask, shape)
     if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return mask
@@ -377,7 +367,6 @@ def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor
 
 
 def loaded_weights(module: nn.Module) -> AbstractContextManager[None]:
-    """Load weights that would otherwise be offloaded until the module's `forward` is called."""
     if not hasattr(module, "_hf_hook"):
         return nullcontext()
     from accelerate.utils import align_module_device
@@ -397,7 +386,7 @@ class SourceEncoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> BaseModelOutput:
-        """Encode (batch, source length) tokens."""
+        """Encode source tokens of shape (batch, length)."""
         self.model.check_arguments(others)
         core = self.model.core
         enabled = bool(others.get("output_hidden_states"))
@@ -429,17 +418,16 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         bias.data = nn.functional.pad(bias.data, (0, max(size - len(bias), 0)))[:size]
 
     def get_encoder(self, modality: str | None = None) -> SourceEncoder:
-        """Return the encoder of sources, which `generate` calls; it shares the weights."""
+        """Return the source encoder for `generate`."""
         return SourceEncoder(self)
 
     @staticmethod
     def _reorder_cache(cache: Any, beam_idx: Tensor) -> Any:
-        """Reorder the self-attention cache; the other is equal for all beams of a sentence."""
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels (batch, length) to decoder inputs."""
+        """Shift labels of shape (batch, length) by one to the right."""
         start, padding = self.config.decoder_start_token_id, self.config.pad_token_id
         if start is None:
             raise ValueError("labels need decoder_start_token_id in the configuration")
@@ -461,13 +449,13 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Return logits, and the loss if labels are given.
+        """Return logits, and the loss if there are labels.
 
-        `input_ids` and `attention_mask` are the source's. `encoder_outputs`, the result of
-        `get_encoder()`, replace them. The target's tokens, `decoder_input_ids` of shape (batch,
-        target length), are by default the shifted labels. The target's mask has shape (batch,
-        cached + target length). The cache is an `EncoderDecoderCache` of transformers. `labels`,
-        (batch, target length), are not shifted.
+        `input_ids` and `attention_mask` are those of the source. `encoder_outputs`, the result of
+        `get_encoder()`, replace `input_ids`. `decoder_input_ids` of shape (batch, target length)
+        are by default the shifted labels. `decoder_attention_mask` has shape (batch, cached +
+        target length). `cache` is an `EncoderDecoderCache` of transformers. `labels` of shape
+        (batch, target length) are not shifted.
         """
         self.check_arguments(others)
         enabled, target = self.wants_hidden_states(others), decoder_input_ids

@@ -1,6 +1,6 @@
 """Maps of tensors and configuration fields between Magneto and other libraries.
 
-In names and docstrings, "ours" means Magneto's and "theirs" the other library's.
+In this module, "ours" means Magneto's, and "theirs" means the other library's.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ def identity(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a tensor.
+    """Conversion of a tensor's layout.
 
-    `read` converts the other library's tensor, after stacking, to Magneto's. `write` converts
-    Magneto's tensor to the other library's.
+    `read` converts to Magneto's layout. `write` converts to the other library's layout.
     """
 
     read: Callable[[Tensor], Tensor] = identity
@@ -55,12 +54,12 @@ FROM_TWO = Layout(lambda table: table[2:], lambda table: nn.functional.pad(table
 
 @dataclass(frozen=True)
 class TheirTensors:
-    """Tensors of the other library that correspond to a module or tensor of Magneto.
+    """The other library's tensors for a module or tensor of Magneto.
 
     Attributes:
-        names: Names of the tensors. Several tensors are stacked along Magneto's first dimension.
-        layout: Layout of the tensors.
-        kinds: Suffixes of the names of a module's tensors; ("",) for a single tensor.
+        names: Names of the tensors. Several tensors are stacked along the first dimension.
+        layout: Conversion of the layout.
+        kinds: Suffixes of the names, or ("",) for a single tensor.
     """
 
     names: tuple[str, ...]
@@ -81,9 +80,9 @@ The three parts of a `qkv_proj` are queries, keys and values.
 
 @dataclass(frozen=True)
 class Pair:
-    """Tensor of Magneto, and the other library's tensors that it stacks.
+    """Magneto's tensor `ours`, and the tensors `theirs` that are stacked in it.
 
-    If the stacked tensors differ in their number of rows, `rows` lists these numbers.
+    `rows` are the numbers of rows of `theirs`, or () if these numbers are equal.
     """
 
     ours: str
@@ -93,7 +92,7 @@ class Pair:
 
 
 def tensor_pairs(config: Any, names: Names) -> list[Pair]:
-    """Pair Magneto's tensors with the other library's, layer by layer, as a name map says."""
+    """Return the pairs of a name map for all layers."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, TheirTensors):
@@ -113,7 +112,6 @@ def tensor_pairs(config: Any, names: Names) -> list[Pair]:
 
 
 def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> list[Pair]:
-    """Pair the tensors of queries, keys and values, which may differ in size and lack biases."""
     rows = (config.attention_width, config.key_value_width, config.key_value_width)
     kept = {
         name: size
@@ -124,10 +122,11 @@ def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> l
 
 
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
-    """Convert tensors to Magneto's; biases that neither library has are left out.
+    """Convert the other library's tensors to Magneto's.
 
-    An incomplete tensor of Magneto raises ValueError, and so does an unused tensor unless its name
-    matches the regular expression `ignored`.
+    Raises:
+        ValueError: If a part of a stacked tensor is missing. Also if a tensor is unused, unless its
+            name matches the regular expression `ignored`.
     """
     ours: State = {}
     used: set[str] = set()
@@ -151,7 +150,7 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
 
 
 def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
-    """Convert Magneto's tensors; raise ValueError if a tensor has no counterpart."""
+    """Convert Magneto's tensors to the other library's, or raise ValueError."""
     theirs: State = {}
     used: set[str] = set()
     for pair in pairs:
@@ -170,10 +169,11 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
 
 
 def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
-    """Load tensors into a model; a tied tensor may have any of its names.
+    """Load tensors into a model.
 
-    A tensor that is missing, unknown or of another shape raises ValueError. Tensors whose names
-    match `computed` may be missing, because they are no weights.
+    A tensor that is missing, unknown or of another shape raises ValueError. A tensor may be missing
+    if its name matches the regular expression `computed`. For tied tensors, one of the names is
+    enough.
     """
     own = model.state_dict()
     for name, tensor in state.items():
@@ -199,8 +199,7 @@ def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
 class Field:
     """Field of the other library's configuration.
 
-    `read` converts the field's value to Magneto's. `write` converts Magneto's value to the other
-    library's.
+    `read` converts a value to Magneto's value. `write` converts Magneto's value.
     """
 
     theirs: str
@@ -230,7 +229,7 @@ def write_fields(fields: Fields, config: Any) -> dict[str, Any]:
 
 
 def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
-    """Return the field of an activation; `read` raises ValueError for an unknown activation."""
+    """Return a field that converts the name of an activation."""
 
     def read(name: str) -> str:
         if name not in known:
@@ -244,12 +243,12 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 
 
 def choice(theirs: str, yes: Any, no: Any) -> Field:
-    """Return a boolean field that is True for Magneto's value `yes`, and False for `no`."""
+    """Return a boolean field. True means Magneto's value `yes`, and False means `no`."""
     return Field(theirs, lambda value: yes if value else no, lambda value: value == yes)
 
 
 def require(config: Any, **options: Any) -> None:
-    """Raise ValueError if an option of a configuration has an unsupported value."""
+    """Raise ValueError unless all options have the required values."""
     for name, value in options.items():
         found = getattr(config, name, value)
         if found != value:
@@ -258,7 +257,6 @@ def require(config: Any, **options: Any) -> None:
 
 
 def check_placement(config: TransformerConfig, allowed: Sequence[str], format_name: str) -> None:
-    """Raise ValueError unless the placement is one of the given rows of the placement table."""
     row = config.row
     if row.name in allowed and replace(config, placement=row.name).row == row:
         return
@@ -273,9 +271,9 @@ def check_round_trip(
     format_name: str,
     otherwise: Sequence[str] = (),
 ) -> None:
-    """Raise ValueError if a field that affects the computation differs after a conversion and back.
+    """Raise ValueError if conversion there and back changes a model's outputs.
 
-    Fields in `otherwise` may differ, because the computation is the same.
+    Fields in `otherwise` may differ, because they do not affect the outputs.
     """
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)
@@ -286,7 +284,6 @@ def check_round_trip(
 
 
 def _computed_by(config: TransformerConfig) -> dict[str, Any]:
-    """Return the fields that affect the computation, normalised for comparison."""
     values = {each.name: getattr(config, each.name) for each in fields(config)}
     values |= {
         "key_value_heads": config.key_value_heads or config.heads,
@@ -299,30 +296,31 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
 
 
 def not_held(config: TransformerConfig) -> set[str]:
-    """Return the fields that no format stores; dropout rates are not among them."""
+    """Return the names of fields that no format stores."""
     free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """Format of a transformers model class and its counterpart in Magneto.
+    """Conversion between model classes of transformers and of Magneto.
 
     Attributes:
         name: The `model_type` in transformers.
-        config: Name of the configuration class in transformers.
-        classes: Names of readable classes of transformers; the first class is also written.
-        model: Model class of Magneto.
-        shape: Configuration class of Magneto.
-        fixed: Fields of Magneto that have the same value in all models of the class.
-        required: Supported values of transformers' fields without a counterpart.
-        read: Function that returns further values of Magneto's fields; it may raise ValueError.
+        config: Name of transformers' configuration class.
+        classes: Names of transformers' model classes. Magneto reads all of them and writes the
+            first.
+        model: Magneto's model class.
+        shape: Magneto's configuration class.
+        fixed: Values of Magneto's fields that are the same in all models.
+        required: The only supported values of transformers' fields that Magneto lacks.
+        read: Function that returns further values of Magneto's fields.
         write: Function that returns further values of transformers' fields.
         prefix: Prefix of transformers' tensor names in a model with a head.
-        ignored: Regular expression for the other library's tensors that may remain unused.
-        absent: Regular expression for transformers' tensors that are computed and not written.
+        ignored: Regular expression for transformers' tensors that Magneto does not read.
+        absent: Regular expression for transformers' tensors that Magneto does not write.
         computed: Function that returns tensors of Magneto that transformers computes.
-        options: Arguments of the constructor of the transformers class.
+        options: Arguments of the constructor of transformers' model class.
     """
 
     name: str
@@ -343,7 +341,7 @@ class ModelFormat:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def ours(self, config: Any) -> Any:
-        """Return Magneto's configuration; raise ValueError for an unsupported option."""
+        """Convert transformers' configuration to Magneto's, or raise ValueError."""
         require(config, **self.required)
         names = {field.theirs for _, field in _known(self.fields)}
         held = {name: getattr(config, name) for name in names if hasattr(config, name)}
@@ -355,14 +353,13 @@ class ModelFormat:
 
 
 class WeightFormat:
-    """Format of a library's weight files and its counterpart in Magneto.
+    """Conversion between a library's weight files and Magneto's models.
 
     Attributes:
-        refused: Arguments without a counterpart, and the only supported value of each.
-        ignored: Regular expression for the other library's tensors that may remain unused.
-        absent: Regular expression for Magneto's tensors that are no weights.
-        otherwise: Magneto's fields that may change in a round trip without changing the
-            computation.
+        refused: The only supported values of arguments that Magneto lacks.
+        ignored: Regular expression for the library's tensors that Magneto does not read.
+        absent: Regular expression for Magneto's tensors that the library lacks.
+        otherwise: Magneto's fields that may differ after conversion there and back.
     """
 
     name: str
@@ -374,15 +371,15 @@ class WeightFormat:
     otherwise: tuple[str, ...] = ()
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether these names of tensors and these arguments belong to this format."""
+        """Return whether tensors and arguments have this format."""
         raise NotImplementedError
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return the tensors with complete names."""
+        """Return the tensors under their full names."""
         return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
-        """Return Magneto's configuration; raise ValueError for an unsupported model."""
+        """Return Magneto's configuration, or raise ValueError."""
         raise NotImplementedError
 
     def names(self, config: Any, state: State | None) -> Names:
@@ -390,7 +387,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def computed(self, state: State, config: Any) -> State:
-        """Return tensors of Magneto that the other library computes."""
+        """Return the tensors of Magneto that the library computes."""
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:
@@ -398,7 +395,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def finalise(self, state: State, config: Any) -> State:
-        """Return the tensors as the library expects them."""
+        """Return the tensors in the library's form."""
         return state
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
@@ -436,7 +433,7 @@ class WeightFormat:
 
 
 def square(patches: int) -> int:
-    """Return the side of a square image in patches; raise ValueError for another image."""
+    """Return the side of a square image in patches, or raise ValueError."""
     if patches <= 0 or math.isqrt(patches) ** 2 != patches:
         raise ValueError(f"{patches} patches are not a square image")
     return math.isqrt(patches)
