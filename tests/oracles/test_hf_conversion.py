@@ -213,13 +213,13 @@ def test_torch_encoder(norm_first: bool, function: Any, bias: bool) -> None:
 
 
 def test_what_has_no_counterpart_in_torch_is_named() -> None:
-    with pytest.raises(ValueError, match="norm_first=False must have none"):
+    with pytest.raises(ValueError, match="norm_first=False needs an encoder without"):
         hf.from_torch(encoder(nn.LayerNorm(32)))
     with pytest.raises(ValueError, match="different eps"):
         hf.from_torch(encoder(nn.LayerNorm(32, eps=1e-3), norm_first=True))
     with pytest.raises(ValueError, match=r"activation .* has no counterpart"):
         hf.from_torch(encoder(None, activation=torch.tanh))
-    with pytest.raises(ValueError, match="must have a final LayerNorm"):
+    with pytest.raises(ValueError, match="norm_first=True needs a final LayerNorm"):
         hf.from_torch(encoder(nn.RMSNorm(32), norm_first=True, bias=False))  # type: ignore[arg-type]
     heads = nn.MultiheadAttention(32, 8, batch_first=True)
     changes = {"norm_first": True, "activation": nn.ReLU(), "self_attn": heads}

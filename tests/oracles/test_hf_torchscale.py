@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_named() -> None:
     relative["self_attn_relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
     for given, values, words in (
         (decoder(False, True), args("deepnorm", "decoder"), "Pre-LN with DeepNorm's alpha"),
-        (decoder(True, False), sub, "no final norm. torchscale built it as Post-LN"),
+        (decoder(True, False), sub, "Post-LN with Sub-LN's inner norms"),
         (relative, sub, "supported only in an encoder"),
         (state, {}, "with encoder_attention_heads or decoder"),
         (state, sub | {"multiway": True}, "multiway=True is not supported"),
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_named() -> None:
     )
     with pytest.raises(ValueError, match="cannot represent this model: positions is 'rotary', but"):
         write_weights(LanguageModel(rotary), "torchscale")
-    with pytest.raises(ValueError, match="no counterpart of a Linear"):
+    with pytest.raises(ValueError, match="cannot convert a Linear"):
         write_weights(nn.Linear(1, 1), "torchscale")
 
 

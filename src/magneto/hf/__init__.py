@@ -46,7 +46,7 @@ HOME = {
         "register",
     ),
 }  # fmt: skip
-"""Public names of this package, grouped by the module that defines them."""
+"""Public names by module."""
 
 
 def __getattr__(name: str) -> Any:

@@ -76,9 +76,8 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     """Return the result of `load`, and transformers' configuration."""
     config = read_config(source)
     if getattr(config, "quantization_config", None):
-        raise ValueError(f"{config.model_type} with a quantization_config is not supported: its "
-                         "layers compute with quantised numbers. Give the unquantised "
-                         "model.")  # fmt: skip
+        raise ValueError(f"{config.model_type} with a quantization_config is not supported. Give "
+                         "the unquantised model.")  # fmt: skip
     if config.model_type == WHOLE_KOSMOS2:
         if not isinstance(source, nn.Module):
             whole, found = _from_pretrained(_theirs("Kosmos2ForConditionalGeneration"), source)
@@ -203,7 +202,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     form = next((f for f in of_model if f.name == name), None)
     if form is None:
         fitting = dict.fromkeys(form.name for form in of_model)
-        raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}. "
+        raise ValueError(f"cannot convert a {type(model).__name__} to {name!r}. "
                          f"Supported targets: {', '.join(fitting) or 'none'}.")  # fmt: skip
     our_config: Any = model.config
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
@@ -266,8 +265,8 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
         raise ValueError("layers with different norm_first, nhead or activation are not supported")
     ((before, heads, activation),) = kinds
     if before != isinstance(encoder.norm, nn.LayerNorm):
-        raise ValueError("an encoder with norm_first=True must have a final LayerNorm, and one "
-                         "with norm_first=False must have none")  # fmt: skip
+        raise ValueError("norm_first=True needs a final LayerNorm, and norm_first=False needs "
+                         "an encoder without final LayerNorm")  # fmt: skip
     epsilons = {norm.eps for norm in encoder.modules() if isinstance(norm, nn.LayerNorm)}
     if len(epsilons) > 1:
         raise ValueError(f"norms with different eps are not supported: {sorted(epsilons)}")
@@ -353,7 +352,7 @@ def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
     """Convert a Magneto model to a library's tensors and arguments, or raise ValueError."""
     fitting = [form for form in FILE_FORMATS if (form.name, form.model) == (name, type(model))]
     if not fitting:
-        raise ValueError(f"{name} has no counterpart of a {type(model).__name__}")
+        raise ValueError(f"cannot convert a {type(model).__name__} to {name}")
     return fitting[0].save(model)
 
 

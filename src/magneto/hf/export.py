@@ -239,7 +239,7 @@ ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
     "image-text-retrieval": _vision_language,
     "image-captioning": _vision_language,
 }
-"""Functions that return assets from a model configuration and a `data` section, by task."""
+"""For each task, a function from a model configuration and a `data` section to `Assets`."""
 
 
 def save_custom(model: nn.Module, data: Any, directory: Path) -> str:
@@ -356,8 +356,8 @@ def harness_scores(
     except (OSError, RuntimeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"lm-evaluation-harness cannot run {', '.join(names)}: {first}. Offline, give "
-            "--include DIR with .yaml files of local data."
+            f"lm-evaluation-harness cannot run {', '.join(names)}: {first}. On a machine without "
+            "internet, give --include DIR with .yaml files of local data."
         ) from error
     if found is None:
         raise ValueError(f"lm-evaluation-harness returned no result for {', '.join(names)}")

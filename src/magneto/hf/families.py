@@ -152,7 +152,7 @@ GATES = {
     "relu": "reglu",
     "relu2": "relu2_glu",
 }
-"""Magneto's gated activations, by transformers' name of the activation inside."""
+"""Magneto's gated activation for each activation of transformers."""
 
 
 def read_llama(config: Any) -> dict[str, Any]:

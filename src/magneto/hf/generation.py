@@ -45,9 +45,9 @@ class Sampling:
     temperature: NonNegativeFloat = 0.8
     """Sampling temperature; 0 selects the most probable token."""
     top_k: NonNegativeInt = 50
-    """Number of most probable tokens to sample from (top-k sampling); 0 for all tokens."""
+    """Sample only from this number of most probable tokens; 0 means all tokens."""
     top_p: Part = 1.0
-    """Total probability of the most probable tokens to sample from (nucleus sampling)."""
+    """Sample only from the most probable tokens with this total probability (nucleus sampling)."""
     beams: Beams = 1
     """Number of beams. With 2 or more, beam search replaces sampling."""
     count: Annotated[int, Interval(ge=1, le=10_000)] = 1
@@ -109,11 +109,11 @@ class BeamSearch:
     beams: Beams = BEAMS
     """Number of beams; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Length penalty. Summed log-probabilities are divided by the length to this power."""
+    """Length penalty p. The score is the log-probability divided by length ** p."""
     count: PositiveInt = 1
     """Number of returned translations, best first."""
     longest: Width = 200
-    """Maximum number of tokens of a translation, without the end token (fairseq's --max-len-b)."""
+    """Maximum number of tokens of a translation, without the end token."""
     batch_size: Width = 64
     """Sentences per batch."""
 

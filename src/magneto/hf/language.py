@@ -78,6 +78,8 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
     def _valid_auto_compile_criteria(
         self, model_kwargs: dict[str, Any], generation_config: Any
     ) -> bool:
+        # On a GPU, transformers would compile `generate` for each static cache. Attention reads
+        # only the filled part of a cache, so each step would need another CUDA graph.
         if generation_config.compile_config is None:
             return False
         return super()._valid_auto_compile_criteria(  # type: ignore[attr-defined]
@@ -127,7 +129,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         super().__init__(config, model)
 
     def _get_name(self) -> str:
-        return "MagnetoForCausalLM"
+        return "MagnetoForCausalLM"  # Trainer needs this name, also of FSDP's subclasses
 
     @with_old_cache_name
     @can_return_tuple
@@ -217,7 +219,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         if relative:
             kind = self.core.config.positions
             raise ValueError("position_ids is not supported with attention_mask or a cache for "
-                             f"{kind} positions, which are relative")  # fmt: skip
+                             f"{kind} positions")  # fmt: skip
         return mask, position_ids
 
 
@@ -360,6 +362,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
 
 def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    # Attention without a mask is faster. `mask.all()` waits for the device, so training skips it.
     mask = as_mask(attention_mask, shape)
     if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return mask
@@ -367,6 +370,7 @@ def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor
 
 
 def loaded_weights(module: nn.Module) -> AbstractContextManager[None]:
+    # Offloaded weights would be loaded only by the module's `forward`.
     if not hasattr(module, "_hf_hook"):
         return nullcontext()
     from accelerate.utils import align_module_device
@@ -423,6 +427,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
 
     @staticmethod
     def _reorder_cache(cache: Any, beam_idx: Tensor) -> Any:
+        # The cross-attention cache is equal for all beams of a sentence.
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
@@ -462,8 +467,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         if target is None:
             if labels is None:
                 raise ValueError(
-                    "give decoder_input_ids or labels. Trainer's label smoothing needs both, which "
-                    "DataCollatorForSeq2Seq(tokenizer, model=model) gives."
+                    "give decoder_input_ids or labels. For Trainer's label smoothing, use "
+                    "DataCollatorForSeq2Seq(tokenizer, model=model), which gives both."
                 )
             target = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:

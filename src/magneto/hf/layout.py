@@ -72,9 +72,9 @@ def tensor(*names: str, layout: Layout = SAME) -> TheirTensors:
 
 
 Names = Mapping[str, "str | tuple[str, ...] | TheirTensors"]
-"""Map from modules and tensors of Magneto to the other library's; `*` is a layer's number.
+"""Map from Magneto's names of modules and tensors to the other library's names.
 
-The three parts of a `qkv_proj` are queries, keys and values.
+`*` stands for a layer's number. The parts of a `qkv_proj` are queries, keys and values.
 """
 
 
@@ -208,7 +208,7 @@ class Field:
 
 
 Fields = Mapping[str, str | Field]
-"""Map from Magneto's fields to the other library's; a name alone means equal values."""
+"""Map from Magneto's fields to the other library's. Fields without `Field` have equal values."""
 
 
 def _known(fields: Fields) -> list[tuple[str, Field]]:

@@ -1,10 +1,9 @@
 """Models of images, speech, and images with texts for transformers.
 
 Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
-`input_ids` have shape (texts, length). `attention_mask` has the shape of `input_ids` and is 1 for
-tokens and 0 for padding. `others` may contain arguments that do not change the result, and
-`output_hidden_states` if the model supports it. Other arguments in `others` raise ValueError.
-Packing of texts with images runs on the CPU.
+`input_ids` and `attention_mask` have shape (texts, length). The mask is 1 for tokens and 0 for
+padding. `others` may contain arguments that do not change the result. Some models also support
+`output_hidden_states`. Any other argument raises ValueError.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> ImageClassifierOutput:
-        """Return logits, and the mean loss if labels are given; see `classification_loss`."""
+        """Return logits (images, num_labels), and the loss of `classification_loss`."""
         self.check_arguments(others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             logits = self.core(cast_like_weights(self.core, pixel_values))
@@ -87,7 +86,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
 
 
 class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
-    """`Segmenter` for transformers; it takes images of any size, as `magneto evaluate` does."""
+    """`Segmenter` for transformers."""
 
     config_class = MagnetoSegmentationConfig
     core_class = Segmenter
@@ -102,19 +101,20 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SemanticSegmenterOutput:
-        """Return logits of every pixel, and the mean loss if labels are given.
+        """Return the logits of all pixels, and the loss if there are labels.
 
-        Logits have shape (images, num_labels, height, width). Images with labels must have the size
-        `image_size`. Images without labels may have any size; the configuration's `inference` says
-        how they are processed. Labels are the class of each pixel, (images, height, width), where
-        255 and -100 are ignored. The summed loss is divided by the number of labelled pixels, or by
-        `num_items_in_batch` (Trainer's number of labels other than -100) minus the number of labels
-        255 in the batch. With gradient accumulation, use -100 for ignored pixels, because 255 makes
-        the divisor inexact.
+        Logits have shape (images, num_labels, height, width). Images without labels may have any
+        size. Images with labels must have `image_size` x `image_size` pixels. Labels are the class
+        numbers of pixels, of shape (images, height, width). The labels 255 and -100 are ignored.
+
+        The loss is summed over labelled pixels and divided by the number of labelled pixels. With
+        Trainer's `num_items_in_batch`, the divisor is this number minus the batch's number of
+        labels 255. With gradient accumulation, use -100 instead of 255, because 255 makes the
+        divisor inexact.
 
         Raises:
-            ValueError: If the size of images with labels is not `image_size`, or if weights are
-                offloaded and `inference` is "whole".
+            ValueError: If images with labels have another size. Also if weights are offloaded and
+                the configuration's `inference` is "whole".
         """
         self.check_arguments(others)
         pixel_values = cast_like_weights(self.core, pixel_values)
@@ -165,7 +165,8 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
     ) -> BaseModelOutput:
         """Return encoder outputs (batch, frames // 4, width).
 
-        Features have shape (batch, frames, mel bins); the mask (batch, frames) is 0 for padding.
+        `input_features` have shape (batch, frames, mel bins). `attention_mask` of shape (batch,
+        frames) is 0 for padding.
         """
         self.check_arguments(others)
         lengths = frame_counts(input_features, attention_mask)
@@ -179,7 +180,10 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         input_features: Tensor,
         attention_mask: Tensor | None = None,
     ) -> list[list[int]]:
-        """Return the tokens of each utterance for `batch_decode`, by greedy search."""
+        """Return the tokens of each utterance by greedy search.
+
+        The tokenizer's `batch_decode` returns the texts.
+        """
         lengths = frame_counts(input_features, attention_mask)
         encoded, lengths = self.core.encode(cast_like_weights(self.core, input_features), lengths)
         found = GreedySearch()(self.core, encoded, lengths)
@@ -187,7 +191,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
 
 
 def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return the number of unpadded frames of each utterance, (batch,)."""
+    """Return the number of frames without padding, of shape (batch,)."""
     mask = as_mask(attention_mask, tuple(features.shape[:2]))
     if mask is None:
         return torch.full((len(features),), features.shape[1], device=features.device)
@@ -196,11 +200,11 @@ def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 @dataclass
 class VisionLanguageOutput(ModelOutput):
-    """Features of images and texts; None for missing input.
+    """Features of images and texts, or None for a missing input.
 
     Attributes:
-        image_features: Features of shape (images, 1 + patches, width); the class token is first.
-        text_features: Features of shape (texts, length, width), 0 for padding.
+        image_features: Shape (images, 1 + patches, width), with the class token first.
+        text_features: Shape (texts, length, width), with 0 for padding.
     """
 
     image_features: Tensor | None = None
@@ -209,11 +213,11 @@ class VisionLanguageOutput(ModelOutput):
 
 @dataclass
 class MaskedDataOutput(ModelOutput):
-    """Logits of masked data modelling; None for missing input.
+    """Logits of masked data modelling, or None for a missing input.
 
     Attributes:
-        image_logits: Logits of patches, (images, patches, codes).
-        logits: Logits of tokens, (texts, length, vocabulary).
+        image_logits: Shape (images, patches, codes).
+        logits: Shape (texts, length, vocabulary).
     """
 
     image_logits: Tensor | None = None
@@ -234,10 +238,11 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         attention_mask: Tensor | None,
         paired: bool = True,
     ) -> tuple[Tensor, Samples, Tensor]:
-        """Return images in the weights' dtype, packed samples, and the mask of tokens.
+        """Return the images, the packed samples, and the mask of tokens.
 
-        Images may also have shape (texts, images per text, channels, height, width). If `paired`,
-        images and texts form pairs, whose numbers must agree.
+        With several images per text, `pixel_values` have shape (texts, images per text, channels,
+        height, width). If `paired` is set, the number of texts must equal the number of images or
+        of groups of images.
         """
         config, images = self.core.config, pixel_values
         if input_ids is None:
@@ -271,8 +276,8 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         reads_mask = token is not None and self.core.config.ends_in_mask
         if reads_mask and not all(len(text) > 1 and text[-2] == token for text in texts):
             raise ValueError(
-                f"each text must have the mask token, {token}, before its end token (pooling "
-                "mask_token). The exported processor adds it."
+                f"each text must have the mask token, {token}, before its end token. The "
+                "exported processor adds the mask token."
             )
 
     def encode(
@@ -283,7 +288,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         attention_mask: Tensor | None,
         hidden: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Encode images, texts, or pairs of both, as in `VisionLanguageOutput`."""
+        """Return the features of images and texts, as in `VisionLanguageOutput`."""
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         vision, language = encoder(images, samples, hidden)
         return (
@@ -294,7 +299,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
 
 
 def padded(features: Tensor, mask: Tensor) -> Tensor:
-    """Unpack features of packed tokens to (texts, length, width), with 0 for padding."""
+    """Unpack features of tokens to shape (texts, length, width), with 0 for padding."""
     unpacked = features.new_zeros(*mask.shape, features.shape[-1])
     unpacked[mask] = features
     return unpacked
@@ -313,7 +318,7 @@ class MagnetoVisionLanguageModel(MagnetoVisionLanguagePreTrainedModel):
         attention_mask: Tensor | None = None,
         **others: Any,
     ) -> VisionLanguageOutput:
-        """Return features of images, of texts, or of pairs of both."""
+        """Return the features of images, of texts, or of image-text pairs."""
         self.check_arguments(others)
         found = self.encode(self.core, pixel_values, input_ids, attention_mask)
         return VisionLanguageOutput(*found)
@@ -334,10 +339,10 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
         bool_masked_pos: Tensor | None = None,
         **others: Any,
     ) -> MaskedDataOutput:
-        """Return logits of every patch and every token, masked or not.
+        """Return the logits of all patches and of all tokens.
 
-        Texts contain mask tokens. `bool_masked_pos` of shape (images, patches) is True for masked
-        patches.
+        In `input_ids`, the masked words are mask tokens. `bool_masked_pos` of shape (images,
+        patches) is True for masked patches.
         """
         self.check_arguments(others)
         hidden = None if bool_masked_pos is None else bool_masked_pos.bool()
@@ -351,7 +356,10 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
 
 
 class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
-    """`QuestionAnswerer` for transformers; `config.id2label` contains the answers."""
+    """`QuestionAnswerer` for transformers.
+
+    The answers are in `config.id2label`.
+    """
 
     config_class = MagnetoQuestionAnsweringConfig
     core_class = QuestionAnswerer
@@ -367,12 +375,12 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return a logit for each answer; its sigmoid is the answer's probability.
+        """Return logits (questions, answers), and the loss if there are labels.
 
-        `labels` are soft targets of shape (questions, answers). The loss is the binary
-        cross-entropy, summed over answers and averaged over questions. Trainer's
-        `num_items_in_batch` counts one label per question and answer, and is therefore divided by
-        the number of answers.
+        The sigmoid of a logit is an answer's probability. `labels` are soft targets of shape
+        (questions, answers). The loss is the binary cross-entropy, summed over answers and averaged
+        over questions. `num_items_in_batch` counts pairs of a question and an answer, as Trainer
+        does.
         """
         self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask)
@@ -402,10 +410,10 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits of the classes false and true.
+        """Return logits of the classes false and true, and the loss of `classification_loss`.
 
-        `pixel_values` have shape (statements, 2, channels, height, width). `labels` have shape
-        (statements,) and are 1 for true statements; see `classification_loss`.
+        `pixel_values` have shape (statements, 2, channels, height, width). `labels` of shape
+        (statements,) are 1 for true statements.
         """
         self.check_arguments(others)
         if pixel_values.ndim != 5 or pixel_values.shape[1] != IMAGES:
@@ -418,7 +426,7 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
 
 
 class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
-    """`ImageTextRetriever` for transformers, with the interface of CLIP."""
+    """`ImageTextRetriever` for transformers, with CLIP's interface."""
 
     config_class = MagnetoImageTextRetrievalConfig
     core_class = ImageTextRetriever
@@ -432,7 +440,10 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
         return_loss: bool | None = None,
         **others: Any,
     ) -> CLIPOutput:
-        """Embed images, texts or both; `return_loss` needs as many images as texts."""
+        """Return the embeddings of images, of texts, or of both.
+
+        `return_loss` needs as many images as texts.
+        """
         self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask, paired=False)
         image, text, scale = self.core(images, samples)
@@ -460,9 +471,9 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         attention_mask: Tensor | None = None,
         **others: Any,
     ) -> Any:
-        """Return the logits of each position, with causal attention among tokens.
+        """Return the logits of all positions.
 
-        Texts contain mask tokens at the positions to predict.
+        Attention among tokens is causal. The positions to predict contain mask tokens.
         """
         self.check_arguments(others)
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
@@ -475,10 +486,10 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
     def generate(
         self, pixel_values: Tensor, num_beams: int = 3, length_penalty: float = 0.6
     ) -> Tensor:
-        """Generate captions by beam search, as padded tokens (images, longest).
+        """Return captions by beam search, as padded tokens of shape (images, longest).
 
-        Log-probabilities are divided by the length to the power of `length_penalty`. The
-        tokenizer's `batch_decode` returns the texts.
+        The search divides log-probabilities by length ** length_penalty. The tokenizer's
+        `batch_decode` returns the texts.
         """
         names = {"begin": "bos", "end": "eos", "pad": "pad", "mask": "mask"}
         special: Any = SimpleNamespace(

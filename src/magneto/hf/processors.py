@@ -1,9 +1,8 @@
-"""Processors for transformers: tokenizers, image processor, and speech feature extractor.
+"""Tokenizers, image processor and speech feature extractor for transformers.
 
-Inputs are prepared as in training. A SentencePiece model runs in SentencePiece's own library,
-because a tokenizer.json cannot replace it. If two segmentations of a text have equal scores
-("AA A", "A AA"), rounding errors decide between them. SentencePiece and `tokenizers` round
-differently.
+Inputs are prepared as in training. SentencePiece models are not converted to a tokenizer.json,
+which would segment some texts differently. The cause is rounding: two segmentations can have equal
+scores.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from magneto.vision_language.samples import WholeImage
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """Input templates of one text, "$A", and of two texts, "$A" and "$B".
+    """Templates for inputs of one text (`single`) and of two texts (`pair`).
 
-    {begin}, {end} and {mask} are special tokens. ":1" after a text or token sets the token type 1;
-    `types` is the model's number of token types.
+    "$A" and "$B" are the texts. {begin}, {end} and {mask} are special tokens. The suffix ":1" sets
+    the token type 1. `types` is the model's number of token types.
     """
 
     single: str
@@ -50,7 +49,7 @@ class EncoderInput:
 
 
 def class_names(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a transformers configuration for class names; {} without names."""
+    """Return `id2label` and `label2id` for class names, or {} without names."""
     if not labels:
         return {}
     return {
@@ -74,18 +73,18 @@ ENDED = EncoderInput(single="$A {end}", pair="$A $B {end}")
 
 
 def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
-    """Return a transformers tokenizer that pads on the left; None for a byte tokenizer."""
+    """Return a transformers tokenizer that pads on the left, or None for a byte tokenizer."""
     return _tokenizer(tokenizer, length, PLAIN, {"bos": "end", "eos": "end", "pad": "end"}, "left")
 
 
 def encoder_tokenizer(tokenizer: Any, length: int, template: EncoderInput) -> Any:
-    """Return a transformers tokenizer with a template; None for a byte tokenizer."""
+    """Return a transformers tokenizer with a template, or None for a byte tokenizer."""
     names = {"bos": "begin", "eos": "end", "pad": "pad", "mask": "mask"}
     return _tokenizer(tokenizer, length, template, names)
 
 
 def translation_tokenizer(vocabulary: Any, length: int) -> Any:
-    """Return a transformers tokenizer for tagged text ("<2de> text"); None if impossible."""
+    """Return a transformers tokenizer for texts like "<2de> text", or None if impossible."""
     tags = {f"<2{language}>": vocabulary.tag(language) for language in vocabulary.languages}
     made = _tokenizer(vocabulary.tokenizer, length, ENDED, {"eos": "end", "pad": "end"}, tags=tags)
     # If the tokenizer's numbers have gaps, tags would get other numbers than in training.
@@ -101,11 +100,7 @@ def _tokenizer(
     side: str = "right",
     tags: Iterable[str] = (),
 ) -> Any:
-    """Convert a tokenizer to a transformers tokenizer; return None if that is impossible.
-
-    `names` maps transformers' special tokens ("bos") to Magneto's ("begin"); `tags` are added as
-    special tokens.
-    """
+    # `names` maps transformers' special tokens ("bos") to Magneto's ("begin").
     inner: Any = getattr(tokenizer, "inner", None)
     name = getattr(inner, "id_to_piece", getattr(inner, "id_to_token", None))
     if name is None:
@@ -142,8 +137,8 @@ def _tokenizer(
 class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
     """SentencePiece tokenizer with the input template of training.
 
-    A special token's name in a text becomes that special token; the space before it is dropped.
-    Text after a special token is tokenised like the middle of a text.
+    If a text contains the name of a special token, the name becomes this token. A space before the
+    name is dropped.
     """
 
     # transformers would read a tokenizer.model itself, with other results.
@@ -153,7 +148,11 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
     def __init__(
         self, vocab_file: str | None, single: str = "$A", pair: str = "$A $B", **kwargs: Any
     ) -> None:
-        """Load a SentencePiece model; templates are as in `EncoderInput`, with tokens filled in."""
+        """Load a SentencePiece model.
+
+        `single` and `pair` are templates as in `EncoderInput`, but with the names of special
+        tokens.
+        """
         if vocab_file is None:
             raise OSError(f"no file {self.vocab_files_names['vocab_file']}")
         self.single, self.pair = single, pair
@@ -192,7 +191,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
         return self.sp_model.encode("\n")
 
     def _fill_template(self, first: list[int], second: list[int] | None) -> list[tuple[int, int]]:
-        """Return pairs (token, token type); a special token of type t has the type -1 - t."""
+        # Pairs (token, token type). A special token of type t has the type -1 - t.
         made = []
         for word in (self.single if second is None else self.pair).split():
             name, _, kind = word.partition(":")
@@ -233,7 +232,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
 
 
 def pixels_of(picture: Any) -> np.ndarray:
-    """Return an image's upright RGB pixels, as `magneto.vision.decoding` would decode them."""
+    """Return the RGB pixels of an image, turned upright."""
     from PIL import Image
 
     if isinstance(picture, str | os.PathLike):
@@ -248,7 +247,6 @@ def pixels_of(picture: Any) -> np.ndarray:
 
 
 def is_several(images: Any) -> bool:
-    """Whether `images` is a four-dimensional array, or a sequence other than a file name."""
     listed = isinstance(images, Sequence) and not isinstance(images, str)
     return listed or getattr(images, "ndim", 0) == 4
 
@@ -267,12 +265,14 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         fit: Sequence[int] | None = None,
         **others: Any,
     ) -> None:
-        """Configure the preprocessing; sizes are in pixels.
+        """Configure the preprocessing, with sizes in pixels.
 
-        `channels` is 1 for grey, 3 for RGB. `resize` is the shorter side before the centre crop;
-        None resizes the whole image to a square. An `image_size` of 0 keeps the aspect ratio, for
-        segmentation. In this case, `fit` limits the longer and the shorter side; None keeps the
-        image's size. `normalisation` is one of `magneto.vision.transforms.NORMALISATIONS`.
+        `channels` is 1 for grey and 3 for RGB. `normalisation` is one of
+        `magneto.vision.transforms.NORMALISATIONS`. `resize` is the length of the shorter side
+        before the centre crop. If `resize` is None, the whole image is resized to a square.
+
+        For segmentation, `image_size` is 0. Then the image keeps the aspect ratio, and `fit` limits
+        the longer and the shorter side. If `fit` is None, the image keeps the size.
         """
         if channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, not {channels}")
@@ -284,8 +284,8 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:  # type: ignore[override]
         """Return `pixel_values` of shape (batch, channels, height, width).
 
-        `images` are a PIL image, a uint8 array (height, width) or (height, width, 3), a sequence of
-        such images of one size, or an array (batch, height, width, 3).
+        An image is a PIL image, or a uint8 array (height, width) or (height, width, 3). `images` is
+        one image, a sequence of images, or an array (batch, height, width, 3).
         """
         pictures = images if is_several(images) else [images]
         found = [self.values(pixels_of(picture)) for picture in pictures]
@@ -305,9 +305,9 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     def post_process_semantic_segmentation(
         self, outputs: Any, target_sizes: Sequence[Sequence[int]] | None = None
     ) -> list[Tensor]:
-        """Return the class of each pixel, an int64 tensor (height, width) for each image.
+        """Return the class of each pixel, as an int64 tensor (height, width) per image.
 
-        Logits are resized to `target_sizes`. Without `target_sizes`, logits keep their size.
+        `target_sizes` are the heights and widths, by default those of the logits.
         """
         sizes = target_sizes or [outputs.logits.shape[2:]] * len(outputs.logits)
         return [
@@ -319,8 +319,8 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
 class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     """Processor of images and texts.
 
-    Texts have the same form as in training, `<s> words </s>`. Texts are truncated to the model's
-    maximum length and padded to the longest text.
+    As in training, a text becomes `<s> words </s>`. Texts are truncated to the model's maximum
+    length and padded to the longest text.
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **others: Any) -> None:
@@ -362,7 +362,6 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
 
 
 def as_sounds(raw_speech: Any) -> list[np.ndarray]:
-    """Return the samples of one or several recordings, each a float32 array (samples,)."""
     listed = isinstance(raw_speech, list | tuple)
     several = np.ndim(raw_speech[0] if listed and len(raw_speech) else 0) > 0
     rows = raw_speech if several else np.atleast_2d(raw_speech)
@@ -392,11 +391,11 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         deviation: Sequence[float] = (),
         **others: Any,
     ) -> None:
-        """Configure the features; the sample rate is in Hz.
+        """Configure the features, with the sample rate in Hz.
 
-        `filter_bank` has the fields of a `FilterBankConfig`. The normalisation `cmvn` is "global"
-        (by each feature's mean and standard deviation over the training set), "utterance" or
-        "none".
+        `filter_bank` has the fields of `FilterBankConfig`. The normalisation `cmvn` is "none",
+        "utterance" or "global". Only "global" uses `mean` and `deviation`, which have one value per
+        feature.
         """
         others["auto_map"] = auto_map({"AutoFeatureExtractor": type(self).__name__})
         super().__init__(**others)
@@ -406,7 +405,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
 
     @classmethod
     def of(cls, data: SpeechDataConfig) -> MagnetoSpeechFeatureExtractor:
-        """Return the extractor of a run's data configuration, with the run's normaliser."""
+        """Return the feature extractor of a run's `data` section."""
         normaliser: Any = SpeechFeatures(data).normaliser
         kind, given = data.cmvn, {}
         if kind not in UTTERANCE_NORMALISERS:
@@ -423,8 +422,8 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
     ) -> BatchFeature:
         """Return `input_features` (batch, frames, mel bins) and `attention_mask`.
 
-        `raw_speech` are mono samples in [-1, 1], a list of such arrays, or an array (recordings,
-        samples). A given `sampling_rate`, in Hz, must be the model's.
+        `raw_speech` is a mono recording, a list of recordings, or an array (recordings, samples).
+        Samples are floats in [-1, 1]. `sampling_rate` is None or the model's sample rate in Hz.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(f"sampling_rate is {sampling_rate} Hz, but the model needs "

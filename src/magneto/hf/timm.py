@@ -1,12 +1,10 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-The weights determine most of a model's configuration. Other fields come from arguments under timm's
-names. The config.json beside the weights contains them (`architecture`, `model_args`), or the user
-passes them. Since timm 1.0.16, timm's VisionTransformer includes BEiT-3.
+Most fields of a model's configuration follow from the weights. The other fields come from timm's
+arguments, which the user gives or config.json contains.
 
-In a head of d dimensions, EVA (arXiv 2303.11331) rotates dimensions 2i and 2i + 1 together, while
-Magneto rotates dimensions i and i + d/2 together. Conversion permutes the rows of the projections
-accordingly.
+EVA (arXiv 2303.11331) rotates the dimensions 2i and 2i + 1 of a head together. Magneto rotates i
+and i + d/2 together, for a head of d dimensions. Conversion therefore permutes rows of projections.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ COMMON: Names = {
 
 
 def head_count(width: int, args: Mapping[str, Any]) -> int:
-    """Return the number of heads from the arguments, by default that of timm's models."""
+    """Return `num_heads` from the arguments, by default the number in timm's models."""
     if "num_heads" in args:
         return int(args["num_heads"])
     if width not in HEADS and width % HEAD_WIDTH:
@@ -73,7 +71,6 @@ def head_count(width: int, args: Mapping[str, Any]) -> int:
 
 
 def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
-    """Return the number of patches along the side of an image."""
     if "pos_embed" in state:
         return square(state["pos_embed"].shape[1] - ("cls_token" in state))
     table = next((t for n, t in state.items() if n.endswith(TABLE)), None)
@@ -88,7 +85,6 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
 
 
 def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of Magneto that do not depend on the architecture."""
     architecture = str(args.get("architecture", ""))
     if any(word in architecture for word in UNSUPPORTED):
         raise ValueError(f"timm's {architecture} is not supported")
@@ -145,13 +141,16 @@ def scales(attention: str, feed_forward: str) -> Names:
 
 
 class Timm(WeightFormat):
-    """Format of timm's image classifiers; `architectures` has timm's names by epsilon of norms."""
+    """Format of timm's image classifiers.
+
+    `architectures` contains timm's names by the epsilon of norms.
+    """
 
     model = ImageClassifier
     architectures: ClassVar[Mapping[float, str]]
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
-        """Return config.json, for `timm.create_model("local-dir:DIR", pretrained=True)`."""
+        """Return config.json for `timm.create_model("local-dir:DIR", pretrained=True)`."""
         if config.norm_eps not in self.architectures:
             allowed = " or ".join(map(str, self.architectures))
             raise ValueError(f"{self.name} cannot represent this model: norm_eps is "
@@ -247,7 +246,7 @@ class _Beit(Timm):
 
 
 class _Eva(Timm):
-    """Format of timm's Eva; gated weights get EVA-02's default arguments."""
+    """Format of timm's Eva."""
 
     name, placements = "timm_eva", ("pre", "eva02", "sub")
     architectures: ClassVar = {
@@ -283,7 +282,7 @@ class _Eva(Timm):
         )  # fmt: skip
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return all arguments, because the architecture's defaults belong to another model."""
+        # All arguments, because the architecture's defaults belong to another model.
         after, row = config.pooling == "mean_then_norm", config.row.name
         return {
             **arguments(config), "qkv_fused": row == "pre",
@@ -318,7 +317,7 @@ class _Eva(Timm):
 
 
 def turned(config: ImageClassifierConfig, parts: str) -> Layout:
-    """Return the layout of queries and keys, which reorders the rotated dimensions."""
+    # Queries and keys: see the module's docstring.
     if config.grid_positions == "none":
         return SAME
     half = config.head_width // 2

@@ -1,13 +1,13 @@
-"""Formats of torchscale's models and of BEiT-3 (arXiv 2208.10442) by its authors.
+"""Formats of torchscale's models and of BEiT-3's weights (arXiv 2208.10442).
 
-torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads, DeepNorm and the
-scaling of embeddings come from the arguments of torchscale's configuration, because the weights do
-not determine them. A torchscale model that no placement describes raises ValueError.
+Supported placements of torchscale are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads,
+DeepNorm and the scale of embeddings come from torchscale's arguments, because they cannot be
+inferred from the weights.
 
 BEiT-3's tensor names are those of unilm's beit3/modeling_finetune.py and of the pre-trained weights
 (`mlm_head`, `mim_head`). In these names, "A" means vision and "B" means language. The first two
-rows of position tables are unused and written as zeros. The text half of an image classifier is
-ignored and not written. The module `timm` converts timm's BEiT-3.
+rows of position tables are unused. An image classifier's language tensors are ignored. For BEiT-3
+in timm, see the module `timm`.
 """
 
 from __future__ import annotations
@@ -69,10 +69,7 @@ FIELDS: Fields = {
 
 
 class _Torchscale(WeightFormat):
-    """Format of torchscale's `Decoder`, `Encoder` and `EncoderDecoder`, also wrapped by fairseq.
-
-    Models without embeddings are refused. The output projection of an encoder is ignored.
-    """
+    """Format of torchscale's `Decoder`, `Encoder` and `EncoderDecoder`."""
 
     name, placements = "torchscale", ("pre", "post", "sub", "deepnorm")
     refused: ClassVar = {
@@ -95,7 +92,6 @@ class _Torchscale(WeightFormat):
         )  # fmt: skip
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Add the stack's name to the tensors, and remove copies of the embedding."""
         state = _stack_names(state, args)
         table = state.get(f"{self.stacks[0]}.embed_tokens.weight")
         if table is None:
@@ -130,7 +126,6 @@ class _Torchscale(WeightFormat):
         return f"transformer.{stack}" if len(self.stacks) == 2 else stack
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the name map; the placement determines the position of the outer norms."""
         outer = "before" if "before" in config.row.self_attention else "after"
         names: dict[str, Any] = {"embedding.table": f"{self.stacks[0]}.embed_tokens"}
         if not getattr(config, "tie_embeddings", True):
@@ -181,7 +176,6 @@ class _Torchscale(WeightFormat):
         return args
 
     def finalise(self, state: State, config: Any) -> State:
-        """Add copies of the embedding; with a single stack, remove its name from tensor names."""
         if "decoder" in self.stacks:
             table = state[f"{self.stacks[0]}.embed_tokens.weight"]
             state.setdefault("decoder.embed_tokens.weight", table)
@@ -192,7 +186,6 @@ class _Torchscale(WeightFormat):
 
 
 def _stack_names(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> State:
-    """Return tensors whose names begin with encoder. or decoder."""
     if any(name.startswith(("encoder.", "decoder.")) for name in state):
         return dict(state)
     stacks = [stack for stack in ("encoder", "decoder") if f"{stack}_attention_heads" in args]
@@ -227,13 +220,11 @@ def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
     deepnorm = bool(args.get("deepnorm", False)) and not inner
     if inner and not final:
         raise ValueError(
-            f"the {stack} has norms inside its sublayers and no final norm. torchscale built it "
-            "as Post-LN with Sub-LN's inner norms, which no placement has."
+            f"the {stack} is Post-LN with Sub-LN's inner norms. Magneto has no such placement."
         )
     if deepnorm and final:
         raise ValueError(
-            f"the {stack} is Pre-LN with DeepNorm's alpha. torchscale builds this with "
-            "normalize_before on. No placement corresponds to it."
+            f"the {stack} is Pre-LN with DeepNorm's alpha. Magneto has no such placement."
         )
     if inner:
         return "sub"
@@ -250,8 +241,8 @@ def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, 
         shape = args.get("rel_pos_buckets", 32), args.get("max_rel_pos", 128)
         if stack == "decoder" or shape != (32, 128) or table is not None or sinusoids:
             raise ValueError(
-                "relative positions of torchscale are supported only in an encoder, with 32 "
-                "buckets up to distance 128, and without other positions"
+                "torchscale's relative positions are supported only in an encoder without other "
+                "positions. rel_pos_buckets must be 32, and max_rel_pos must be 128."
             )
         return "t5", 512
     if table is not None:
@@ -271,22 +262,21 @@ PATCHES = f"{PREFIX}vision_embed.proj"
 FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
 EPSILON = 1e-5
-"""Epsilon of norms: torchscale's default, and torch's default in heads of BEiT-3's authors."""
+"""Epsilon of norms, by default in torchscale and torch."""
 BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
 
 
 def layer_names(ours: str, letter: str, expert: str = "") -> Names:
-    """Return a layer's name map; BEiT-3 has a `letter`, and Magneto an `expert`, for a modality."""
     names = fairseq_layer("before", f"ffn.{letter}.", expert, f".{letter}")
     return layers(ours, BLOCKS, names)
 
 
 class _Beit3(WeightFormat):
-    """Format of a model of BEiT-3's authors.
+    """Format of a BEiT-3 model.
 
-    The tensor `mark` identifies the model, unless an earlier format fits. `head` is the name map of
-    the head, which may have norms with torch's default epsilon. `sizes` maps Magneto's fields to
-    the tensors whose length is the field's value.
+    The tensor `mark` identifies the model. `head` is the name map of the head. `normed` says
+    whether the head has norms. `sizes` maps a field of Magneto to the tensor whose length is the
+    field's value.
     """
 
     name, placements = "beit3", ("sub",)
@@ -374,14 +364,13 @@ class _Beit3(WeightFormat):
         }  # fmt: skip
 
     def finalise(self, state: State, config: Any) -> State:
-        """Scale the token embedding as BEiT-3 expects it, and add a mask token."""
         if config.embedding_scale == "sqrt_width":  # theirs does not scale embeddings
             state[WORDS] = state[WORDS] * math.sqrt(config.width)
         return {MASK_TOKEN: torch.zeros(1, 1, config.width), **state}
 
 
 class _Beit3Classifier(_Beit3):
-    """Format of the authors' BEiT3ForImageClassification, without its text half."""
+    """Format of BEiT3ForImageClassification, without the language tensors."""
 
     ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
     needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
@@ -451,12 +440,11 @@ FORMATS = (
 
 
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
-    """Write BEiT-3's SentencePiece model with pieces in fairseq's order.
+    """Write BEiT-3's SentencePiece model with the pieces in fairseq's order.
 
-    BEiT-3's authors read beit3.spm with XLM-RoBERTa's tokenizer. The tokenizer's order is `<s>`,
-    `<pad>`, `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. The file itself
-    begins with `<unk>`, `<s>`, `</s>`. The tokenizer has 64,002 pieces, but the embedding has
-    `size` rows (64,010). Unused pieces fill the remaining rows.
+    BEiT-3 uses beit3.spm in the order of XLM-RoBERTa's tokenizer. This order is `<s>`, `<pad>`,
+    `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. Unused pieces are added
+    until there are `size` pieces.
     """
     if not source.is_file():
         raise FileNotFoundError(f"no tokenizer {source}")

@@ -1,11 +1,11 @@
-"""Configurations and base class of Magneto's models for transformers, and their registration.
+"""Configurations and base class of Magneto's models for transformers.
 
-An Auto class also loads an exported directory without `register()`, by `from_pretrained(DIR,
-trust_remote_code=True)`. The directory's `auto_map` names a short module in the directory, which
-imports the classes from the installed package.
+An exported directory can also be loaded without `register()`, by `from_pretrained(DIR,
+trust_remote_code=True)`. A short module in the directory then imports the classes from the
+installed package.
 
-The wrapped Magneto model, called the core, is initialised when it is built. The initialisation of
-transformers would erase the placement's gains, so `_init_weights` initialises new weights only.
+The wrapped Magneto model is called the core. The core initialises its own weights, because
+transformers' initialisation would erase the placement's gains.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ def write_module(directory: str | os.PathLike[str]) -> None:
 
 
 class WithoutCopies:
-    """Mix-in for classes whose source code must not be copied into a directory by transformers."""
+    """Mix-in that stops transformers from copying a class's source code into a directory."""
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "") -> None:
-        """Do nothing, although transformers calls this method for every class in an `auto_map`."""
+        """Do nothing."""
 
 
 class SavedWithModule(WithoutCopies):
-    """Mix-in for classes that are saved with an `auto_map` and its module."""
+    """Mix-in that writes the module of an `auto_map` when an object is saved."""
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
@@ -100,12 +100,12 @@ ALSO_TRANSFORMERS = {
     "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
     "tie_word_embeddings", "torch_dtype", "use_cache",
 }  # fmt: skip
-"""Keyword arguments of transformers' configurations that are not in their signature."""
+"""Arguments of transformers' configurations that are not in the signature."""
 
 TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
 IMAGE_PROCESSOR = {"AutoImageProcessor": "MagnetoImageProcessor"}
 PROCESSOR = {**TOKENIZER, **IMAGE_PROCESSOR, "AutoProcessor": "MagnetoVisionLanguageProcessor"}
-"""Magneto's processor classes of vision-language models, by Auto class."""
+"""Processor classes of vision-language models, by Auto class."""
 
 
 def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
@@ -119,26 +119,26 @@ def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
 
 
 def placement_name(config: TransformerConfig) -> str:
-    """Return the placement's name; raise ValueError if the placement is not in the table."""
+    """Return the placement's name, or raise ValueError if the table has no such placement."""
     name = config.row.name
     if replace(config, placement=name).row != config.row:
         raise ValueError(f"placement {name!r} differs from the row of that name in the placement "
-                         "table, so it cannot be saved by its name")  # fmt: skip
+                         "table. Only rows of the table can be saved.")  # fmt: skip
     return name
 
 
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
-    """Transformers configuration of language models, and base class of the other configurations.
+    """Transformers configuration of language models, and base class for other models.
 
-    `core` contains the fields of Magneto's configuration, because some of their names
-    (`max_length`) have another meaning in transformers. The model's sizes are repeated under
-    transformers' names.
+    `core` contains the fields of Magneto's configuration. They are separate, because transformers
+    uses some of the names (`max_length`) differently. Sizes are repeated under transformers' names
+    (`hidden_size`).
 
     Attributes:
         shape: Magneto's configuration class.
-        classes: Magneto's classes by the Auto class that loads them.
+        classes: Names of Magneto's classes, by Auto class.
         num_labels_field: Field of `shape` that corresponds to transformers' `num_labels`.
-        defaults: Values of required fields of `shape`.
+        defaults: Default values of required fields of `shape`.
         values: Default values of transformers' own fields.
     """
 
@@ -178,7 +178,6 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         self.auto_map = auto_map({"AutoConfig": type(self).__name__, **models})
 
     def _new_core(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Move the core's fields out of `values`; raise ValueError for an unknown field."""
         own = {field.name for field in fields(self.shape)}
         known = set(signature(PretrainedConfig.__init__).parameters) | ALSO_TRANSFORMERS
         for name in values:
@@ -191,10 +190,11 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the transformers configuration of a model, without the field `pretrained`.
+        """Return the transformers configuration of a Magneto model.
 
-        `end` is the end token, also used as begin and padding token. `values` are further fields of
-        transformers' configuration. A placement that is not in the table raises ValueError.
+        `end` is the number of the end token, which is also the begin and padding token. `values`
+        are further fields of transformers' configuration. A placement that is not in the table
+        raises ValueError.
         """
         held = {field.name for field in fields(config)} - {"pretrained"}
         names = [field.name for field in fields(cls.shape) if field.name in held]
@@ -206,7 +206,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         """Return Magneto's configuration, with this object's `vocab_size` and `num_labels`.
 
         Raises:
-            ValueError: If a size was changed under its transformers name but not in `core`.
+            ValueError: If a size was changed outside `core`.
         """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
         count = {self.num_labels_field: self.num_labels} if self.num_labels_field else {}
@@ -255,7 +255,7 @@ class MagnetoEncoderConfig(MagnetoConfig):
 def configuration(
     kind: str, shape: type[TransformerConfig], classes: Mapping[str, str], **others: Any
 ) -> type[MagnetoConfig]:
-    """Make the class Magneto{kind}Config; its `model_type` is "magneto-" and the kind's words."""
+    """Make the class Magneto{kind}Config."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
     body = {"__doc__": f"Configuration with a `{shape.__name__}`.", "__module__": __name__,
             "model_type": f"magneto-{words}", "shape": shape, "classes": classes}  # fmt: skip
@@ -322,7 +322,7 @@ CONFIGURATIONS: tuple[type[MagnetoConfig], ...] = (
 
 
 def register() -> None:
-    """Register Magneto's classes with transformers' Auto classes; repeated calls are allowed."""
+    """Register Magneto's classes with transformers' Auto classes."""
     import transformers
 
     from magneto import hf
@@ -345,7 +345,7 @@ UNSUPPORTED_ARGUMENTS = {
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
     ),
 }  # fmt: skip
-"""Unsupported arguments of transformers' models, by what to do instead."""
+"""Unsupported arguments, by the advice for users."""
 HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
@@ -358,8 +358,8 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     Attributes:
         core_class: Class of the Magneto model.
-        head_name: Name of a head that may be missing in a directory; "" without such a head.
-        hidden_states_advice: Alternative to hidden states, if the model does not return them.
+        head_name: Name of the head that a directory may lack, or "".
+        hidden_states_advice: Advice for users of a model that returns no hidden states.
     """
 
     core_class: ClassVar[Any] = None
@@ -391,11 +391,14 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         self.core = model
 
     def unwrap(self) -> nn.Module:
-        """Return the Magneto model in evaluation mode; it shares the weights."""
+        """Return the Magneto model in evaluation mode.
+
+        Both models share the weights.
+        """
         return self.core.eval()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise a head that a directory lacks, and new rows of a resized embedding."""
+        # New weights are those of a head that a directory lacks, and of a resized embedding.
         if not self.built:
             return
         if all(module is not own for own in self.modules()):
@@ -442,7 +445,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         gradient_checkpointing_func: Callable[..., Any] = checkpoint,
         every_n_layers: int = 1,
     ) -> None:
-        """Enable or disable the layers' own, non-reentrant recomputation in the backward pass."""
         if every_n_layers != 1:
             raise ValueError(f"every_n_layers={every_n_layers} is not supported, only 1")
         for stack in self._stacks():
@@ -461,7 +463,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         return bool(self.config.output_hidden_states if given is None else given)
 
     def check_arguments(self, others: Mapping[str, Any]) -> None:
-        """Raise ValueError for an argument that is unsupported or unknown."""
+        """Raise ValueError for an unsupported argument."""
         if self.hidden_states_advice and self.wants_hidden_states(others):
             raise ValueError(f"output_hidden_states is not supported: {self.hidden_states_advice}")
         given = {name for name, value in others.items() if value is not None and value is not False}
@@ -476,9 +478,10 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
 @contextmanager
 def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Any]]:
-    """Collect the inputs of each layer and the stack's output while the stack runs.
+    """Collect the input of each layer and the output of the stack.
 
-    If `enabled`, the list contains layers + 1 tensors of shape (batch, length, width).
+    The list gets layers + 1 tensors of shape (batch, length, width). If `enabled` is False, the
+    list stays empty.
     """
     found: list[Any] = []
     if not enabled:
@@ -498,12 +501,15 @@ def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Any]]:
 
 
 def cast_like_weights(core: nn.Module, values: Tensor) -> Tensor:
-    """Convert a processor's fp32 values to the dtype of the model's weights."""
+    """Convert values to the dtype of the model's weights."""
     return values.to(next(core.parameters()).dtype)
 
 
 def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
-    """Convert transformers' mask to a boolean mask; raise ValueError for an unknown shape."""
+    """Convert transformers' mask to a boolean mask.
+
+    A shape that is not in `shapes` raises ValueError.
+    """
     if attention_mask is None:
         return None
     if tuple(attention_mask.shape) not in shapes:
@@ -516,15 +522,17 @@ def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor |
 def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Any:
     """Divide a summed loss by `number`, or by `count` if `number` is None.
 
-    Trainer passes as `number` the count of labels in all micro-batches of a step, and sums the
-    micro-batches' losses.
+    `number` is Trainer's number of labels in all micro-batches of a step.
     """
     divisor = torch.as_tensor(count if number is None else number, device=total.device)
     return total / divisor.clamp(min=1)
 
 
 def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | None) -> Any:
-    """Return the mean cross-entropy of tokens; None without labels. See `mean_loss`."""
+    """Return the mean cross-entropy of tokens, or None without labels.
+
+    For `number`, see `mean_loss`.
+    """
     if labels is None:
         return None
     rows, targets = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
@@ -535,16 +543,17 @@ def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | Non
 def classification_loss(
     logits: Tensor, labels: Tensor | None, config: Any, number: Tensor | int | None
 ) -> Any:
-    """Return the mean loss of inputs with one prediction each; see `mean_loss`.
+    """Return the mean loss of a classifier, or None without labels.
 
-    `config.problem_type` names the loss and the form of the labels:
+    `config.problem_type` names the loss. For "single_label_classification", labels are class
+    numbers (batch,), and the loss is the cross-entropy. The label -100 is ignored. For
+    "multi_label_classification", labels are 0 or 1 of shape (batch, num_labels), and the loss is
+    the binary cross-entropy. For "regression", labels are numbers of shape (batch, num_labels), and
+    the loss is the squared error.
 
-    - "single_label_classification": cross-entropy; class numbers (batch,), -100 is ignored.
-    - "multi_label_classification": binary cross-entropy; 0 or 1, (batch, num_labels).
-    - "regression": squared error; numbers (batch, num_labels), or (batch,) for one label.
-
-    If it is None, it becomes "regression" if `num_labels` is 1. Otherwise, integer labels make it
-    single-label, and other labels make it multi-label.
+    If `config.problem_type` is None, this function sets it. A model with one label gets
+    "regression". For other models, integer labels mean "single_label_classification". Other labels
+    mean "multi_label_classification".
     """
     if labels is None:
         return None

@@ -135,7 +135,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
     for words, source, *options in (
         ("no file or directory weights.pt", "weights.pt"),
         ("no directory some/model, and no such model on the hub", "some/model"),
-        ("no counterpart of a LanguageModel. Supported targets: gpt2", gpt2, "--to", "bert"),
+        ("a LanguageModel to 'bert'. Supported targets: gpt2", gpt2, "--to", "bert"),
         ("gpt2 cannot represent this model: placement is 'sub'", tmp_path / "sub", "--to", "gpt2"),
         ("convert model_type 'gpt-2', only gpt2, bert, bart, marian", tmp_path / "old"),
         ("config.json has no model_type", tmp_path / "none"),
