@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer, computed in chunks of logits, and of a frequency baseline."""
+"""Cross-entropy of a linear layer without all logits in memory, and sums for metrics."""
 
 from __future__ import annotations
 
@@ -57,11 +57,8 @@ def linear_cross_entropy(
 ) -> CrossEntropyLoss:
     """Sum the cross-entropy of the logits `features @ weight.T + bias`.
 
-    The forward pass computes the needed gradients together with the loss, chunk by chunk. The
-    backward pass only scales these gradients. The loss can be differentiated once.
-
-    Under autocast, matrix products are in autocast's type. The softmax, and the sum of the weight's
-    gradient over chunks, are in fp32 if the weight is in fp32.
+    The loss can be differentiated only once. Under autocast, matrix products are in autocast's
+    type, but the softmax is in fp32.
 
     Args:
         features: Inputs of the linear layer, (..., width).
@@ -69,17 +66,15 @@ def linear_cross_entropy(
         targets: Targets in [0, vocabulary) or `IGNORED`, (...).
         bias: Bias of the linear layer, (vocabulary,).
         chunk: Number of rows of logits in memory at once; 0 for all.
-        smoothing: Label smoothing e over the whole vocabulary V, including the target: probability
-            1 - e + e/V for the target and e/V for each other token (arXiv 1512.00567, section 7;
-            fairseq has 1 - e and e/(V - 1)).
+        smoothing: Label smoothing e. With a vocabulary of V tokens, the target has probability
+            1 - e + e/V, and each other token has e/V (arXiv 1512.00567, section 7).
 
     Raises:
         ValueError: If the shape of `targets` is not `features.shape[:-1]`.
     """
     if targets.shape != features.shape[:-1]:
         raise ValueError(
-            f"targets of shape {tuple(targets.shape)} do not fit features of shape "
-            f"{tuple(features.shape)}: all sizes but the last must be equal"
+            f"targets must have the shape {tuple(features.shape[:-1])}, not {tuple(targets.shape)}"
         )
     operand = operand_type(weight)
     rows, answers = features.flatten(0, -2), targets.flatten()
@@ -106,7 +101,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_total: Tensor, _: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Scale the gradients out of place, since another backward pass may follow."""
+        # Not in place, since another backward pass may follow.
         scaled = [None if kept is None else kept * grad_total for kept in ctx.saved_tensors]
         return (*scaled, None, None, None, None)
 
@@ -121,11 +116,10 @@ def _loss_and_gradients(
     operand: torch.dtype,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """Return the loss with and without smoothing, and the wanted gradients of the smoothed loss.
+    """Return the loss with and without smoothing, and the gradients of the smoothed loss.
 
-    Shapes are those of `linear_cross_entropy`, but features and targets are flattened to (n, width)
-    and (n,). `chunk` rows are computed at a time. Matrix products have the type `operand`. `wanted`
-    says whether to compute the gradients of rows, weight and bias, in this order.
+    Rows are (n, width), and answers are (n,). `wanted` selects the gradients of rows, weight and
+    bias.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
     # One buffer for all chunks: the first touch of a large new one is slow.
@@ -196,7 +190,7 @@ def softmax_(logits: Tensor) -> Tensor:
 
 
 def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `total + left @ right`; overwrite `total` unless `total` is None."""
+    """Add `left @ right` to `total` in place, and return the sum; None counts as 0."""
     if total is None:
         return torch.mm(left, right).to(dtype)
     if total.dtype == left.dtype:
@@ -210,8 +204,7 @@ def target_log_probabilities(
 ) -> Tensor:
     """Return the log-probability of each target in float64, (rows,); 0 for `IGNORED`.
 
-    `logits` maps features, (rows, width), to logits, (rows, vocabulary). `CHUNK` rows of logits are
-    in memory at once.
+    `logits` maps features, (rows, width), to logits, (rows, vocabulary).
     """
     parts = [
         -F.cross_entropy(logits(rows).float(), some, ignore_index=IGNORED, reduction="none")
@@ -231,9 +224,9 @@ def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
 def count_targets(
     batches: Iterable[Mapping[str, Any]], size: int, limit: int | None = None
 ) -> np.ndarray:
-    """Return the frequency of each token among the targets of the first `limit` batches, (size,).
+    """Count each token among the targets of the first `limit` batches, (size,).
 
-    Negative targets are excluded.
+    Negative targets are not counted.
     """
     counts = np.zeros(size, np.int64)
     for batch in islice(batches, limit):
@@ -243,7 +236,10 @@ def count_targets(
 
 
 def prediction_sums(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return the sums "loss" (nats), "right" and "count" over rows with a target."""
+    """Return the summed loss in nats, and the numbers of right predictions and of targets.
+
+    Targets that are `IGNORED` are left out.
+    """
     logits = logits.float()
     return {
         "loss": F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"),
@@ -253,7 +249,7 @@ def prediction_sums(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean "loss" per prediction, and its "perplexity", capped to be finite."""
+    """Return the mean loss, and the perplexity, which is at most exp(700)."""
     loss = sums["loss"] / sums["count"]
     return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
 
@@ -261,7 +257,7 @@ def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
 def frequency_sums(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return the sums "loss" (nats), "right" and "count" of a predictor by training frequencies.
+    """Return `prediction_sums` of a predictor that knows only the frequencies in training.
 
     Args:
         train: Frequency of each number in training, (size,); 1 is added to each.
@@ -279,7 +275,7 @@ def frequency_sums(
 
 
 def operand_type(weight: Tensor) -> torch.dtype:
-    """Return the type of matrix products with a weight: autocast's, or the weight's own."""
+    """Return the dtype of matrix products with a weight, which depends on autocast."""
     kind = weight.device.type
     # Autocast knows no meta device. torch.amp.is_autocast_available cannot be traced by torch 2.11.
     if kind == "meta" or not torch.is_autocast_enabled(kind):
@@ -288,6 +284,5 @@ def operand_type(weight: Tensor) -> torch.dtype:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast on a tensor's device."""
     kind = tensor.device.type
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)

@@ -1,8 +1,4 @@
-"""Confidence intervals of a mean and of a difference of two means, by Student's t.
-
-Since groups have few seeds, intervals use the quantile of Student's t for the degrees of freedom,
-not the normal distribution's 1.96.
-"""
+"""Confidence intervals of a mean and of a difference of two means, by Student's t."""
 
 from __future__ import annotations
 
@@ -21,9 +17,8 @@ class Difference:
 
     Attributes:
         mean: First mean minus the second.
-        half_width: Half-width of the confidence interval. The half-width is nan if a group has one
-            value. The half-width is also nan if all values within each group are equal while the
-            means differ, since the variance is then unknown.
+        half_width: Half-width of the confidence interval. A group with one value makes it nan.
+            Two groups without variance also make it nan, if their means differ.
     """
 
     mean: float
@@ -41,17 +36,15 @@ def half_width(values: Sequence[float], level: float = LEVEL) -> float:
 def joint_differences(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = LEVEL
 ) -> list[Difference]:
-    """Return each pair's difference of means, first minus second, with Holm's correction.
+    """Return the difference of means of each pair, with Holm's correction for many comparisons.
 
-    With more comparisons, more significant differences occur by chance. With Holm's method (1979)
-    the probability of any false positive among all pairs is at most 1 - `level`. It tests each pair
-    at a level of its own, which is also the confidence level of the pair's interval. The interval
-    contains 0 exactly if the pair does not differ significantly. For paired values, use
-    `half_width` of the differences.
+    Holm's method (1979) limits the probability of any false positive among all pairs to 1 -
+    `level`. For this, it widens intervals. A difference is significant if the interval does not
+    contain 0. If the values of two groups are paired, use `half_width` of their differences
+    instead.
 
     Args:
-        pairs: Two groups of independent measurements per pair, such as the scores of two placements
-            with several seeds each. A group may be in several pairs.
+        pairs: Pairs of groups of independent measurements. A group may be in several pairs.
         level: Probability that no difference is a false positive.
 
     Raises:
@@ -74,11 +67,6 @@ def joint_differences(
 
 
 def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Return a difference of means with Welch's standard error and degrees of freedom.
-
-    Error and degrees of freedom are nan if a group has one value. If all values within each group
-    are equal, the error is 0 if the two means are equal, and nan if they differ.
-    """
     if not first or not second:
         raise ValueError("a difference of means needs at least one value in each group")
     mean = fmean(first) - fmean(second)
@@ -95,7 +83,6 @@ def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[fl
 
 
 def _p_value(mean: float, error: float, freedom: float) -> float:
-    """Return the p-value of a difference of means, two-sided."""
     from scipy.special import stdtr
 
     return 1.0 if error == 0 else 2 * float(stdtr(freedom, -abs(mean) / error))
@@ -106,7 +93,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
     Args:
         probability: Probability below the quantile, between 0 and 1 (exclusive).
-        freedom: Degrees of freedom, above 0, not necessarily an integer; nan gives nan.
+        freedom: Degrees of freedom, a positive number; nan gives nan.
     """
     from scipy.special import stdtrit
 

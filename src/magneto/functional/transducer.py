@@ -1,16 +1,14 @@
-"""Transducer loss of given logits or of a joiner's logits, and alignment of labels and frames.
+"""Transducer loss, and alignment of labels with frames.
 
 Cell (t, u) of the lattice is at frame t after u labels. A path starts in cell (0, 0). A blank leads
-to cell (t + 1, u), and the next label leads to cell (t, u + 1). The path ends with the last frame's
-blank after the last label (arXiv 1211.3711, section 2.4). A frame may emit any number of labels.
+to cell (t + 1, u), and the next label leads to cell (t, u + 1). A path ends with a blank at the
+last frame, after all labels (arXiv 1211.3711, section 2.4). A frame may emit any number of labels.
 
-Cell (t, u) is on anti-diagonal t + u. Cells of a diagonal depend only on the next or previous
-diagonal, so the number of steps for a batch is the number of frames plus the number of labels. Sums
-over paths are in float64, since float32 has too few digits for log-probabilities in the thousands.
-Float64 costs little memory, since the sums need only two numbers per cell.
+Cell (t, u) is on anti-diagonal t + u, and all cells of a diagonal are computed at once. Sums over
+paths are in float64, since float32 has too few digits for log-probabilities in the thousands.
 
-Each cell has as many logits as the vocabulary has tokens. Logits exist for one tile of cells at a
-time. A tile's logits are converted to log-probabilities, or in place to the gradient of the loss.
+Each cell has as many logits as the vocabulary has tokens. So logits are computed for one tile of
+cells at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from torch.nn import functional as F
 from magneto.functional.cross_entropy import accumulate, operand_type, project, softmax_
 
 TILE = 1024
-"""Default number of cells with logits in memory at once."""
+"""Default number of cells whose logits are in memory at once."""
 # A step of four utterances, 400 frames, 60 labels, vocabulary 500, joint width 640, on one thread
 # (one measurement each):
 #   cells                256  1024  4096
@@ -45,18 +43,17 @@ def transducer_loss(
 ) -> Tensor:
     """Return each utterance's negative log-likelihood under a transducer (arXiv 1211.3711).
 
-    Logits are normalised by softmax. Log-probabilities may be given too, since normalising does not
-    change them. The softmax is in float32 (float64 for float64 logits), and sums over paths are in
-    float64. The forward pass copies the logits once. The loss can be differentiated once.
+    The loss normalises logits by softmax, so log-probabilities are allowed too. The loss can be
+    differentiated only once.
 
-    The loss is infinite if no path has positive probability or there are no frames, and NaN if a
-    logit is NaN. The gradient of an infinite or NaN loss is zero, and other utterances are
-    unaffected. Padding may hold any values, including NaN. More labels than frames are allowed.
+    The loss is infinite if there are no frames, or if no path has a positive probability. The loss
+    is NaN if a logit is NaN. In both cases, the gradient is zero, and other utterances are
+    unaffected. Padding may have any values, including NaN. An utterance may have more labels than
+    frames.
 
     Args:
         logits: Logits of each cell, (batch, time, labels + 1, vocabulary).
-        targets: Labels in [0, vocabulary) except the blank, (batch, labels); padding may be any
-            value.
+        targets: Labels in [0, vocabulary) except the blank, (batch, labels).
         logit_lengths: Number of frames of each utterance, (batch,).
         target_lengths: Number of labels of each utterance, possibly 0, (batch,).
         blank: Index of the blank in the vocabulary.
@@ -65,8 +62,8 @@ def transducer_loss(
         Losses in nats, (batch,), float32 (float64 for float64 logits).
 
     Raises:
-        ValueError: If shapes do not fit, or, on a CPU, lengths or targets are out of range. On
-            other devices the check of values would make the host wait.
+        ValueError: If shapes do not fit. On a CPU, lengths or targets that are out of range
+            raise it too.
     """
     check_logits(logits.shape, targets, logit_lengths, target_lengths, blank)
     labels = next_labels(targets, target_lengths)
@@ -87,28 +84,21 @@ def joiner_transducer_loss(
 ) -> Tensor:
     """Return the transducer loss of the logits `tanh(encoder + predictor) @ weight.T + bias`.
 
-    The full logits and the full hidden layer (batch x time x (labels + 1) x joint) are never in
-    memory. The forward pass computes logits and hidden layer in tiles and stores three numbers per
-    cell. The backward pass computes each tile again and adds its share of the gradients.
-
-    Under autocast, matrix products are in autocast's type. All operations except matrix products
-    are in float32 (float64 for float64 features), and the weight's gradient is summed in the
-    weight's type. Apart from memory and precision, the loss equals `transducer_loss` of these
-    logits.
+    Apart from precision, the loss equals `transducer_loss` of these logits. Both passes compute
+    logits and hidden layer in tiles, so that neither is in memory as a whole. Under autocast,
+    matrix products are in autocast's type, and the softmax is at least in float32.
 
     Args:
-        encoder_features: Encoder features projected to the joiner's width, (batch, time, joint).
-        predictor_features: Predictor features projected to the joiner's width, (batch, labels + 1,
+        encoder_features: Encoder features with the joiner's width, (batch, time, joint).
+        predictor_features: Predictor features with the joiner's width, (batch, labels + 1,
             joint).
         weight: Weight of the output layer, (vocabulary, joint).
         bias: Bias of the output layer, (vocabulary,).
-        targets: Labels in [0, vocabulary) except the blank, (batch, labels); padding may be any
-            value.
+        targets: Labels in [0, vocabulary) except the blank, (batch, labels).
         encoder_lengths: Number of frames of each utterance, (batch,).
         target_lengths: Number of labels of each utterance, possibly 0, (batch,).
         blank: Index of the blank in the vocabulary.
-        tile: Number of cells with logits in memory at once. A tile consists of whole utterances, or
-            of whole frames of one utterance.
+        tile: About how many cells have logits in memory at once.
 
     Returns:
         Losses in nats, (batch,).
@@ -124,15 +114,15 @@ def joiner_transducer_loss(
 
 @dataclass(frozen=True)
 class TransducerAlignment:
-    """Alignment of frames and labels of each utterance.
+    """Alignment of labels with frames.
 
     Attributes:
-        frames: Frame at which the best path emits each label, (batch, labels); -1 for padding and
-            utterances without a path.
+        frames: Frame at which the best path emits each label, (batch, labels). Padding and
+            utterances without a path have -1.
         score: Log-probability of the best path in nats, (batch,).
         log_likelihood: Log-probability of all paths, which is minus the loss, (batch,).
-        occupancy: Probability that a path visits cell (t, u), at frame t after u labels, (batch,
-            time, labels + 1); 0 in padding.
+        occupancy: Probability that a path visits each cell, (batch, time, labels + 1); 0 in
+            padding.
     """
 
     frames: Tensor
@@ -154,9 +144,9 @@ def transducer_alignment(
     *,
     tile: int = TILE,
 ) -> TransducerAlignment:
-    """Align targets with frames; arguments are those of `joiner_transducer_loss`.
+    """Align labels with frames; the arguments are those of `joiner_transducer_loss`.
 
-    The function needs the memory of a tile and of a few numbers per cell. Results are in float64.
+    Log-probabilities and probabilities are in float64.
 
     Raises:
         ValueError: As for `joiner_transducer_loss`.
@@ -172,19 +162,13 @@ def transducer_alignment(
 
 
 def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return the function, with a graph break before each call in compiled models.
-
-    Without a graph break, every tile and diagonal would be unrolled into the compiled graph for
-    each shape.
-    """
+    # Without a graph break, the compiled graph would contain every tile and diagonal.
     if torch.compiler.is_compiling():
         return torch.compiler.disable(function.apply)
     return function.apply
 
 
 class _LogitsLoss(torch.autograd.Function):
-    """Transducer loss of given logits."""
-
     @staticmethod
     def forward(
         ctx: Any, logits: Tensor, labels: Tensor, frames: Tensor, lengths: Tensor, blank: int
@@ -200,7 +184,6 @@ class _LogitsLoss(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Convert a copy of the logits to their gradient."""
         chances, total, factor, (logits, labels) = _saved(ctx, grad_loss)
         # No path visits padding, whose logits may have any values.
         unseen = (chances[0] + chances[1] == 0)[..., None]
@@ -211,8 +194,6 @@ class _LogitsLoss(torch.autograd.Function):
 
 
 class _JoinerLoss(torch.autograd.Function):
-    """Transducer loss of a joiner; forward and backward pass compute the logits in tiles."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -236,7 +217,6 @@ class _JoinerLoss(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Compute each tile again, and add its share of the gradients."""
         chances, total, factor, (encoder, predictor, weight, bias, labels) = _saved(ctx, grad_loss)
         operand, wanted = ctx.operand, ctx.needs_input_grad
         # No path visits padding, nor utterances without a finite loss.
@@ -276,7 +256,6 @@ class _JoinerLoss(torch.autograd.Function):
 def _save(
     ctx: Any, found: Tensor, frames: Tensor, lengths: Tensor, *given: Tensor | None
 ) -> Tensor:
-    """Return the losses from the result of `cell_numbers`; save tensors for the backward pass."""
     lattice = build_lattice(found[0], found[1], frames, lengths)
     scores = forward_scores(lattice)
     loss = -log_likelihood(lattice, scores).to(found.dtype)
@@ -286,29 +265,24 @@ def _save(
 
 
 def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, tuple]:
-    """Return posteriors, logarithms of softmax sums, each utterance's factor, and saved inputs.
-
-    The factor is the gradient of the utterance's loss, or 0 if the loss is not finite.
-    """
     blank, label, frames, lengths, scores, total, loss, *given = ctx.saved_tensors
     by_blank, by_label = posteriors(Lattice(blank, label, frames, lengths), scores)
     chances = (by_blank.to(total.dtype), by_label.to(total.dtype))
+    # The gradient of a loss that is not finite is 0.
     return chances, total, grad_loss.masked_fill(~loss.isfinite(), 0), tuple(given)
 
 
 Place = tuple[slice, slice]
-"""Slices of the batch and of the time."""
+"""Slices of utterances and of frames."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
-"""Tiles of the lattice: slices, hidden layer (utterances, frames, labels + 1, joint), and logits
-(cells, vocabulary). The next tile overwrites the logits. Logits have the dtype of the features, or
-float32 if float32 is wider."""
+"""Tiles of the lattice. A tile has a place, a hidden layer (utterances, frames, labels + 1, joint),
+and logits (cells, vocabulary). The next tile overwrites the logits."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
-    """Yield the tiles of a (batch, time, labels + 1) lattice, of about `cells` cells each.
+    """Yield the places of tiles of about `cells` cells; `shape` is (batch, time, labels + 1).
 
-    A tile consists of whole utterances, or of whole frames of one utterance. For tensors without
-    values, two tiles are enough to measure the peak memory.
+    A tile has whole utterances, or whole frames of one utterance.
     """
     batch, time, width = shape
     utterances = max(1, cells // max(1, time * width))
@@ -318,19 +292,12 @@ def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
         for row in range(0, batch, utterances)
         for column in range(0, time, frames)
     )
+    # Two tiles are enough to measure the peak memory.
     return islice(found, 2 if fake else None)
 
 
 class Joiner:
-    """Features and output layer of a joiner.
-
-    Args:
-        encoder: Encoder features, (batch, time, joint).
-        predictor: Predictor features, (batch, labels + 1, joint).
-        weight: Weight of the output layer, (vocabulary, joint).
-        bias: Bias of the output layer, (vocabulary,).
-        operand: Type of the matrix products (default: autocast's, or the weight's).
-    """
+    """Features and output layer of a joiner; for shapes, see `joiner_transducer_loss`."""
 
     def __init__(
         self,
@@ -348,7 +315,6 @@ class Joiner:
         self.shape = (len(encoder), encoder.shape[1], predictor.shape[1])
 
     def tiles(self, cells: int) -> Tiles:
-        """Yield all tiles of about `cells` cells."""
         weight = self.weight.to(self.operand)
         bias = None if self.bias is None else self.bias.to(self.operand)
         buffer = None
@@ -361,7 +327,7 @@ class Joiner:
             yield (rows, columns), hidden, project(flat, weight, bias, buffer[: len(flat)])
 
     def numbers(self, labels: Tensor, blank: int, cells: int) -> Tensor:
-        """Return `cell_numbers` of the whole lattice, computed in tiles of about `cells` cells."""
+        """Return `cell_numbers` of the whole lattice, computed in tiles."""
         found = torch.empty(3, *self.shape, dtype=self.dtype, device=labels.device)
         for (rows, columns), _, logits in self.tiles(cells):
             part = found[:, rows, columns]
@@ -370,16 +336,11 @@ class Joiner:
 
 
 def cell_numbers(logits: Tensor, labels: Tensor, shape: tuple[int, ...], blank: int) -> Tensor:
-    """Return each cell's log p(blank), log p(label), and logarithm of the softmax sum.
+    """Return three numbers per cell, (3, batch, time, labels + 1).
 
-    Args:
-        logits: Logits, (cells, vocabulary), which are overwritten.
-        labels: Next label of each position, (batch, labels + 1).
-        shape: Shape of the cells: batch, time, labels + 1.
-        blank: Index of the blank.
-
-    Returns:
-        Three numbers per cell, (3, batch, time, labels + 1).
+    The numbers are log p(blank), log p(next label), and the logarithm of the softmax's sum. Logits,
+    (cells, vocabulary), are overwritten. `labels` are (batch, labels + 1), and `shape` is (batch,
+    time, labels + 1).
     """
     answers = labels[:, None].expand(shape).reshape(-1, 1)
     picked = torch.stack((logits[:, blank], logits.gather(1, answers)[:, 0]))
@@ -390,15 +351,11 @@ def cell_numbers(logits: Tensor, labels: Tensor, shape: tuple[int, ...], blank: 
 def to_gradient(
     logits: Tensor, total: Tensor, labels: Tensor, blank: int, by_blank: Tensor, by_label: Tensor
 ) -> None:
-    """Convert logits to the gradient of the negative log-likelihood, in place.
+    """Convert logits, (cells, vocabulary), to the gradient of the loss, in place.
 
-    Args:
-        logits: Logits, (cells, vocabulary), finite also in cells without a path.
-        total: Logarithm of each cell's softmax sum, (batch, time, labels + 1).
-        labels: Next label of each position, (batch, labels + 1).
-        blank: Index of the blank.
-        by_blank: Probability that a path leaves a cell by the blank, shaped like `total`.
-        by_label: Probability that a path leaves a cell by the label, shaped like `total`.
+    The logits must be finite. `labels` are (batch, labels + 1). The other tensors are (batch, time,
+    labels + 1). `total` is the logarithm of the softmax's sum. For `by_blank` and `by_label`, see
+    `posteriors`.
     """
     passed = by_blank + by_label
     answers = labels[:, None].expand(total.shape).reshape(-1, 1)
@@ -414,10 +371,10 @@ class Lattice:
     """Log-probabilities of a blank and of the next label in each cell, by anti-diagonal.
 
     Attributes:
-        blank: Log-probability of a blank, (time + labels, batch, labels + 1), float64, -inf outside
-            the lattice.
-        label: Log-probability of the next label, shaped like `blank`. It is also -inf after an
-            utterance's last label.
+        blank: Log-probability of a blank, (time + labels, batch, labels + 1), float64. Cells
+            outside of the lattice have -inf.
+        label: Log-probability of the next label, shaped like `blank`. Cells after an
+            utterance's last label have -inf too.
         frames: Number of frames of each utterance, (batch,).
         labels: Number of labels of each utterance, (batch,).
     """
@@ -429,7 +386,7 @@ class Lattice:
 
 
 def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) -> Lattice:
-    """Convert log-probabilities, (batch, time, labels + 1), to diagonals; padding becomes -inf."""
+    """Sort log-probabilities, (batch, time, labels + 1), by diagonals; padding becomes -inf."""
     batch, time, width = blank.shape
     frame, position = (torch.arange(size, device=blank.device) for size in (time, width))
     inside = frame[:, None] < frames[:, None, None]
@@ -455,7 +412,7 @@ def _impossible(shape: tuple[int, ...], like: Tensor) -> Tensor:
 def forward_scores(lattice: Lattice, join: Callable[..., Tensor] = torch.logaddexp) -> Tensor:
     """Return the log-probability of all paths from the start to each cell, by diagonals.
 
-    With `torch.maximum` as `join`, the result is that of the most probable path.
+    With `torch.maximum` as `join`, only the most probable path counts.
     """
     blank, label = lattice.blank, lattice.label
     scores = _impossible(blank.shape, blank)
@@ -474,7 +431,6 @@ def is_fake(tensor: Tensor) -> bool:
 
 
 def without_values(tensor: Tensor) -> bool:
-    """Return whether a tensor has a shape but no values: a meta or fake tensor."""
     return tensor.is_meta or is_fake(tensor)
 
 
@@ -489,7 +445,7 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 def backward_scores(lattice: Lattice) -> Tensor:
     """Return the log-probability of all paths from each cell to the end, by diagonals.
 
-    The end is after the last frame, so the result has one more diagonal than the lattice.
+    The end is after the last frame, so there is one more diagonal than in the lattice.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
@@ -508,18 +464,9 @@ def backward_scores(lattice: Lattice) -> Tensor:
 
 
 def posteriors(lattice: Lattice, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probabilities that a path leaves a cell by the blank, and by the label.
+    """Return the probability that a path leaves a cell by the blank, and the same for the label.
 
-    These probabilities are minus the gradients of the negative log-likelihood with respect to the
-    lattice's log-probabilities.
-
-    Args:
-        lattice: Lattice of the batch.
-        scores: Result of `forward_scores`.
-
-    Returns:
-        Two float64 tensors, (batch, time, labels + 1), with zeros for utterances whose
-        log-likelihood is not finite.
+    Both are float64, (batch, time, labels + 1), and 0 if the log-likelihood is not finite.
     """
     total = log_likelihood(lattice, scores)[:, None]
     onward = backward_scores(lattice)[1:]
@@ -532,13 +479,7 @@ def posteriors(lattice: Lattice, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
-    """Return the most probable path.
-
-    Returns:
-        The first tensor is the frame at which each label is emitted, (batch, labels); -1 for
-        padding and utterances without a path. The second tensor is the path's log-probability,
-        (batch,). Ties are broken arbitrarily.
-    """
+    """Return `frames` and `score` of `TransducerAlignment`; ties are broken arbitrarily."""
     scores = forward_scores(lattice, torch.maximum)
     steps, batch, width = scores.shape
     # Whether the path to a cell comes by a label.
@@ -560,7 +501,6 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
 
 
 def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any) -> None:
-    """Raise ValueError if shapes do not fit or values are out of range."""
     shapes = [tuple(tensor.shape) for tensor in (encoder, predictor, weight)]
     if (
         [len(shape) for shape in shapes] != [3, 3, 2]
@@ -576,7 +516,6 @@ def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any)
 def check_logits(
     size: tuple[int, ...], targets: Tensor, frames: Tensor, labels: Tensor, blank: int
 ) -> None:
-    """Raise ValueError if shapes do not fit or values are out of range."""
     shapes = [tuple(tensor.shape) for tensor in (targets, frames, labels)]
     if (
         len(size) != 4
@@ -599,13 +538,10 @@ def check_logits(
 
 
 def any_on_a_cpu(wrong: Tensor) -> bool:
-    """Return whether any value is True; False for a tensor that is not on a CPU.
-
-    On other devices the host would wait for the value. torch's assertion is a single operation that
-    reads no value into Python.
-    """
+    """Return whether any value is True; False on other devices, where the host would wait."""
     if wrong.device.type != "cpu":
         return False
+    # The assertion is a single operation that reads no value into Python.
     try:
         torch._assert_async(~wrong.any())  # pyright: ignore[reportPrivateImportUsage]
     except RuntimeError:
@@ -614,6 +550,6 @@ def any_on_a_cpu(wrong: Tensor) -> bool:
 
 
 def next_labels(targets: Tensor, lengths: Tensor) -> Tensor:
-    """Return the next label at each of the labels + 1 positions; 0 after the last label."""
+    """Return the next label at each position, (batch, labels + 1); 0 after the last label."""
     position = torch.arange(targets.shape[1], device=targets.device)
     return F.pad(targets.masked_fill(position >= lengths[:, None], 0), (0, 1))

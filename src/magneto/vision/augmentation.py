@@ -1,13 +1,10 @@
 """Augmentation of training images: crops, flips, colour jitter, RandAugment, random erasing.
 
-RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set, as in
-"rand-m9-mstd0.5-inc1". Two operations are sampled with replacement, and each is applied with
-probability 0.5. The magnitude is sampled from a normal distribution (with mean 9 for "m9"), and
-clipped to 0 to 10.
+RandAugment (arXiv 1909.13719) has the operations of timm's "rand-m9-mstd0.5-inc1". Two operations
+are sampled for each image, and each is applied with probability 0.5. The magnitude is sampled from
+a normal distribution, and clipped to 0 to 10.
 
-Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k. The steps are
-random resizing, a random crop, a horizontal flip, and photometric distortion of the image. A crop
-in which one class has nearly all pixels is drawn again. Padded pixels have no class.
+Images with masks are augmented as in mmsegmentation's recipe for ADE20k.
 """
 
 from __future__ import annotations
@@ -47,12 +44,11 @@ COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Co
 CROPS = 10
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]
-"""Function that changes an image. Its arguments are the image, a strength from 0 to 1, and a random
-generator."""
+"""Function that maps an image, a strength from 0 to 1, and a random generator to an image."""
 
 
 def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
-    """Apply colour jitter like torchvision's ColorJitter: its changes in random order."""
+    """Change brightness, contrast, saturation and hue in random order, like torchvision."""
     changes = [(name, strength) for name in COLOURS if (strength := getattr(config, name))]
     for which in random.permutation(len(changes)):
         name, strength = changes[which]
@@ -71,7 +67,7 @@ def enhance(image: Any, what: str, factor: float) -> Any:
 def adjust_colour(image: Any, hue: float, saturation: float = 1.0) -> Any:
     """Shift the hue by a fraction of the colour circle, and multiply the saturation by a factor.
 
-    A grey image is returned unchanged.
+    Grey images do not change.
     """
     if image.mode == "L" or (hue == 0 and saturation == 1):
         return image
@@ -84,9 +80,9 @@ def adjust_colour(image: Any, hue: float, saturation: float = 1.0) -> Any:
 def random_erasing(
     image: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """With probability `probability`, replace a random rectangle by normal noise.
+    """Replace a random rectangle by normal noise, with probability `probability`.
 
-    The image is normalised, float32 (channels, height, width), and is changed in place.
+    The image, float32 (channels, height, width), is changed in place.
     """
     if random.random() >= probability:
         return image
@@ -115,7 +111,6 @@ def rand_augment(image: Any, config: AugmentationConfig, random: np.random.Gener
 
 
 def _signed(largest: float, change: Callable[[Any, float], Any]) -> Operation:
-    """Return an operation that changes an image by `largest` x strength, with a random sign."""
 
     def operation(image: Any, strength: float, random: np.random.Generator) -> Any:
         value = largest * strength
@@ -129,10 +124,7 @@ def _factor(what: str) -> Operation:
 
 
 def _affine(image: Any, matrix: tuple[float, ...]) -> Any:
-    """Apply an affine map `matrix` = (a, b, c, d, e, f).
-
-    Pixel (x, y) of the result is pixel (a x + b y + c, d x + e y + f) of the image.
-    """
+    """Make pixel (x, y) from pixel (a x + b y + c, d x + e y + f); `matrix` is (a, ..., f)."""
     library = pillow()
     how, kind = library.Resampling.BICUBIC, library.Transform.AFFINE
     return image.transform(image.size, kind, matrix, how, fillcolor=_fill(image))
@@ -183,7 +175,7 @@ OPERATIONS: dict[str, Operation] = {
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Augmentation of training images: crop, flip, colour jitter, RandAugment, random erasing."""
+    """Augmentation of training images without masks."""
 
     input_format: InputFormat
     config: AugmentationConfig
@@ -193,7 +185,7 @@ class Augmentation:
         return random_erasing(image, self.config.erasing, random) if self.config.erasing else image
 
     def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Return an augmented picture without normalisation, uint8 (size, size, channels)."""
+        """Return a picture without normalisation and erasing, uint8 (size, size, channels)."""
         config, size = self.config, self.input_format.size
         if config.crop == "centre":
             found = centre_crop(picture, size, size)
@@ -210,10 +202,9 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class PairedAugmentation:
-    """Augmentation of training images and their masks; a crop has the model's image size.
+    """Augmentation of training images with their masks.
 
-    `fit` is the maximum of an image's longer side and the maximum of its shorter side, in pixels.
-    An image is first resized to fit within both.
+    First, `fit` limits an image's size; see `resize_to_fit`.
     """
 
     input_format: InputFormat
@@ -245,7 +236,6 @@ class PairedAugmentation:
     def _crop(
         self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
     ) -> tuple[int, int, np.ndarray]:
-        """Draw a crop of the image resized to (height, width); return its top, left and mask."""
         size, drawn = self.input_format.size, (0, 0, mask)
         for _ in range(CROPS):
             top = int(random.integers(max(height - size, 0) + 1))
@@ -262,10 +252,9 @@ class PairedAugmentation:
 def resize_part(
     pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int], how: str
 ) -> np.ndarray:
-    """Resize an image, and return the part (top, left, height, width) of the result.
+    """Resize pixels to (`height`, `width`), and return the part (top, left, height, width).
 
-    The image has pixels (rows, columns, channels), and is resized to (`height`, `width`). `how` is
-    the name of one of Pillow's resampling filters.
+    `how` names a resampling filter of Pillow.
     """
     top, left, high, wide = part
     down, across = pixels.shape[0] / height, pixels.shape[1] / width
@@ -277,10 +266,9 @@ def resize_part(
 def photometric_distortion(
     pixels: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Change brightness, contrast, saturation and hue, each with the given probability.
+    """Change brightness, contrast, saturation and hue, each with this probability.
 
-    The order is random in one respect, as in SSD (arXiv 1512.02325): contrast is changed either
-    before or after saturation and hue.
+    As in SSD (arXiv 1512.02325), the contrast changes either before or after saturation and hue.
     """
     found = pixels.astype(np.float32)
     if random.random() < probability:

@@ -1,9 +1,7 @@
 """Batches of images: shuffled and augmented for training, fixed for evaluation.
 
-A single broken image never ends a run. In training, a random image replaces a broken one. The seed
-and the broken image's index and draw (see `Finish`) determine the replacement. In evaluation, a
-blank image replaces a broken one and counts as wrong. A batch's "broken" is True for each replaced
-image.
+A single broken image does not end a run. In training, a random image replaces a broken one. In
+evaluation, a blank image replaces a broken one and counts as wrong.
 """
 
 from __future__ import annotations
@@ -23,13 +21,12 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
-"""Function from an index and a random generator to an example: arrays and numbers by name."""
+"""Function that makes an example from an index and a random generator."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that completes a batch, given the batch and its examples' indices and draws.
-
-A draw is epoch x repeats + number of the copy (`magneto.data.stream.shuffled`)."""
+"""Function that completes a batch from the indices and draws of its examples. A draw is epoch x
+repeats + number of the copy; see `magneto.data.stream.shuffled`."""
 OnBroken = Callable[[int, BrokenImage], None]
-"""Callback that gets the index of a broken example and the error, such as `ImageSplit.broken`."""
+"""Callback for a broken example, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
 """Function that returns a model's input for a picture, float32 (channels, height, width)."""
 
@@ -44,10 +41,9 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return the example at `index`, and `index`.
+    """Return an example and its index; a random example replaces a broken one.
 
-    If that example is broken, return a random example and its index. `key` (seed and draw) and
-    `index` determine the random numbers.
+    `key` (seed and draw) and `index` seed the random generator.
 
     Raises:
         ValueError: If `TRIES` images in a row are broken.
@@ -63,7 +59,7 @@ def read_or_replace(
         except BrokenImage as error:
             broken(number, error)
             last = str(error)
-    raise ValueError(f"{TRIES} random images in a row are broken; error of the last one: {last}")
+    raise ValueError(f"{TRIES} random images in a row are broken; the last error: {last}")
 
 
 def read_image(
@@ -87,12 +83,12 @@ def image_stream(
     finish: Finish = lambda batch, numbers, draws: batch,
     broken: OnBroken = lambda index, error: None,
 ) -> BatchStream:
-    """Return shuffled batches of stacked examples, in which random examples replace broken ones.
+    """Return shuffled batches of stacked examples.
 
-    An example is broken if `example` raises an error for it; then `broken` is called. A batch's
-    "broken", (batch,), is True where another example replaces a broken one. A batch has `repeats`
-    copies of each example. `seed` determines order and augmentation. `finish` is applied to each
-    rank's micro-batch.
+    If `example` raises an error, `broken` is called, and a random example replaces the broken one.
+    A batch's "broken", (batch,), is True for such replacements. A batch has `repeats` copies of
+    each example. `seed` determines order and augmentation. `finish` is applied to each micro-batch
+    of a rank.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
@@ -114,10 +110,10 @@ def evaluation_images(
     batch_size: int,
     finish: Callable[[dict[str, Tensor], np.ndarray], Any] = lambda batch, rows: batch,
 ) -> LazyBatches:
-    """Return a split's batches, with keys "images" and "broken", in a fixed random order.
+    """Return batches of a split in a fixed random order, with the keys "images" and "broken".
 
-    If one image of an example is broken, `blank` replaces all images of the example. `finish`
-    completes a batch, given the batch and its examples' indices.
+    If any image of an example is broken, `blank` replaces all images of this example. `finish`
+    completes a batch from the indices of its examples.
     """
     blank = blank if len(split.names) == 1 else np.stack([blank] * len(split.names))
 

@@ -35,18 +35,17 @@ FIGURE_BATCHES, MISTAKES = 16, 12
 
 
 Mixing = tuple[float, tuple[slice, slice] | None]
-"""How to mix a pair of images. The first value is the weight of an image's own label; the label of
-the pair's other image has the rest. The second value is the rows and columns that CutMix takes from
-the other image; None for mixup."""
+"""How to mix a pair of images. The first item is the weight of an image; the other image has the
+rest. With CutMix, the second item is the rows and columns to swap."""
 
 
 def draw_mixing(
     random: np.random.Generator, mixup: float, cutmix: float, height: int, width: int
 ) -> Mixing:
-    """Draw how to mix a pair: by mixup or CutMix, each with probability 0.5 if both are on.
+    """Choose at random how to mix a pair of images.
 
-    `mixup` and `cutmix` are the alphas of their Beta distributions (0.8 and 1.0 in the paper's
-    fine-tuning). An alpha of 0 turns that method off.
+    `mixup` and `cutmix` are the alphas of Beta distributions; 0 turns a method off. If both are on,
+    each has probability 0.5.
     """
     if not mixup and not cutmix:
         return 1.0, None
@@ -65,10 +64,10 @@ def draw_mixing(
 
 
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
-    """Mix images 0 and 1, 2 and 3, and so on; a single image at the end is unchanged.
+    """Mix images 0 and 1, 2 and 3, and so on; a single image at the end does not change.
 
-    Micro-batches with an even number of images have the same pairs as the global batch. `targets`
-    are probabilities, (batch, classes). `how` has one item per pair; a further item is ignored.
+    `targets` are probabilities, (batch, classes). `how` has one item per pair. A further item is
+    ignored.
     """
     images, targets = images.clone(), targets.clone()
     for pair, (share, box) in enumerate(how[: len(images) // 2]):
@@ -83,7 +82,7 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
 
 
 def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
-    """Return the sums over a batch from which `classification_scores` computes metrics.
+    """Return the sums of a batch for `classification_scores`.
 
     Logits are float32 (batch, classes), with -inf for a class that is not a candidate. A broken
     image counts as wrong.
@@ -105,14 +104,14 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
 
 
 def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, float]:
-    """Return the metrics of a data set, given its sums.
+    """Return the metrics of a data set.
 
-    `sums` has the totals of `answer_sums`, and the "loss" summed over all images.
+    `sums` has the totals of `answer_sums`, and the summed "loss".
 
     Returns:
-        "loss", "accuracy", and "calibration_error", which is the expected calibration error over
-        15 bins of confidence. With more than five classes, "accuracy_top5" is added. With broken
-        images, their number is added as "broken".
+        "loss", "accuracy", and "calibration_error", which is the expected calibration error
+        with 15 bins. With more than five classes, the result has "accuracy_top5" too. With
+        broken images, their number is "broken".
     """
     count = sums["count"]
     found = {"loss": sums["loss"] / count, "accuracy": sums["right"] / count}
@@ -145,12 +144,12 @@ class ImageClassification(FineTuning):
 
     @property
     def classes(self) -> int:
-        """Number of the model's classes: `model.classes` or, if that is null, the data's number."""
+        """Number of the model's classes: `model.classes`, or the number of names if it is null."""
         return self.model_config.classes or len(self.names)
 
     @cached_property
     def candidates(self) -> Tensor:
-        """Mask (classes,) added to validation logits: -inf for an excluded class, 0 for others."""
+        """Mask (classes,) that is added to validation logits: -inf for excluded classes, else 0."""
         size, present = self.classes, self.splits.validation.labels_of()
         if self.data_config.candidates == "all":
             return torch.zeros(size)
@@ -163,9 +162,9 @@ class ImageClassification(FineTuning):
         parts = (splits.train, splits.validation)
         lacking = sum(int((part.labels_of() == UNLABELLED).sum()) for part in parts)
         if lacking:
-            raise ValueError(f"{where} has {lacking} images without a label: put the images of "
-                             "each class into a folder of its own, or give a table with a label "
-                             "for every image")  # fmt: skip
+            raise ValueError(f"{where} has {lacking} images without a label: put each class "
+                             "into a separate folder, or use a table that has a label for every "
+                             "image")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, but model.classes is {known}: do not "
                              "set model.classes")  # fmt: skip
@@ -175,12 +174,10 @@ class ImageClassification(FineTuning):
         return ImageClassifier(replace(self.model_config, classes=self.classes))
 
     def finish(self, seed: int) -> Finish:
-        """Return a function that adds soft "targets" to a batch and mixes pairs of images.
-
-        The workers call the function, because mixing on a GPU takes hundreds of small operations.
-        """
+        """Return a function that adds soft "targets" to a batch and mixes pairs of images."""
         data, smoothing = self.data_config, self.model_config.label_smoothing
 
+        # The workers call this: on a GPU, mixing takes hundreds of small operations.
         def mix(
             batch: dict[str, Tensor], numbers: np.ndarray, draws: np.ndarray
         ) -> dict[str, Tensor]:
@@ -204,8 +201,8 @@ class ImageClassification(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the loss summed over images.
 
-        "accuracy" is logged with respect to the images' own labels. "broken" is the share of images
-        that could not be read and were replaced by other images.
+        The logged "accuracy" compares with the labels before mixing. The logged "broken" is the
+        share of images that replace unreadable ones.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
         objective = {

@@ -44,10 +44,10 @@ FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeIn
 
 
 def require(value: Kind | None, field: str) -> Kind:
-    """Return `value`, a field of a model's configuration; raise ValueError if it is None."""
+    """Return the value of a field; raise ValueError if it is None."""
     if value is None:
-        raise ValueError(f"model.{field} is null: prepare the task, which derives it from the "
-                         "data, or set it")  # fmt: skip
+        raise ValueError(f"model.{field} is null: set it, or call the task's `prepare`, which "
+                         "derives it from the data")  # fmt: skip
     return value
 
 
@@ -77,16 +77,17 @@ class ImageInputConfig:
     """Sizes of a model's images and of their patches."""
 
     image_size: Side | None = 224
-    """Height and width of the image in pixels, a multiple of `patch_size`. With null, the image
-    size is that of the pre-trained run or image tokenizer. If there is neither, it is the median of
-    the images' shorter sides, at most 64."""
+    """Height and width of the image in pixels, a multiple of `patch_size`. Null takes the size from
+    the pre-trained run or image tokenizer. Without run and tokenizer, null takes the median of the
+    images' shorter sides, but at most 64."""
     patch_size: Side | None = 16
-    """Height and width of a patch in pixels. With null, the patch size is that of the pre-trained
-    run or image tokenizer. If there is neither, it is at least 2 pixels, and large enough for an
-    image to have at most 8 patches per side."""
+    """Height and width of a patch in pixels. Null takes the size from the pre-trained run or image
+    tokenizer. Without run and tokenizer, null takes the smallest size, from 2 pixels up, that gives
+    at most 8 patches per side."""
     channels: Side | None = 3
-    """Number of channels of the image. With null, the number is that of the pre-trained run or
-    image tokenizer. If there is neither, it is 1 if all images of a sample are grey, else 3."""
+    """Number of channels of the image. Null takes the number from the pre-trained run or image
+    tokenizer. Without run and tokenizer, null takes 1 if all images of a sample are grey, else
+    3."""
 
     @rule
     def _patches_fill_the_image(self) -> Iterator[str]:
@@ -120,7 +121,7 @@ class ImageInputConfig:
 
     @property
     def grid(self) -> Grid:
-        """Grid of the patches, row by row, after the class token if there is one."""
+        """Grid of the patches. The class token, if there is one, comes before the grid."""
         size, patch, _ = self.input_sizes
         return Grid(size // patch, size // patch, self.prefix)
 
@@ -134,7 +135,7 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
 
     stem: Literal["linear", "convolutions"] = "linear"
     """Embedding of patches: a "linear" map, or strided "convolutions" (arXiv 2106.14881).
-    Convolutions learn more from few images, and also read pixels beyond the patch."""
+    Convolutions learn more from few images, but also see pixels outside of the patch."""
     class_token: Literal["none", "learned"] = "none"
     """"learned" puts a learned class token before the patches."""
 
@@ -156,10 +157,10 @@ class AugmentationConfig:
     """Random changes of a training image (default: none)."""
 
     crop: Literal["centre", "random_resized"] = "centre"
-    """"centre" crops the largest square in the middle, as in validation. "random_resized" resizes a
-    random rectangle to a square (arXiv 1409.4842, section 6)."""
+    """"centre" crops the largest square in the middle, as in validation. The other value,
+    "random_resized", resizes a random rectangle to a square (arXiv 1409.4842, section 6)."""
     crop_scale: tuple[Part, Part] = (0.08, 1.0)
-    """Range of the random rectangle's share of the image's area (0.2 to 1 in BEiT's
+    """Range of the random rectangle's area, as a share of the image's area (0.2 to 1 in BEiT's
     pre-training)."""
     flip: Probability = 0.0
     """Probability of a horizontal flip."""
@@ -174,10 +175,10 @@ class AugmentationConfig:
     hue: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
     """Colour jitter: the hue is shifted by up to this fraction of the colour circle."""
     rand_augment: Annotated[float, Interval(ge=0, le=10)] = 0.0
-    """Magnitude of RandAugment (arXiv 1909.13719); 0 turns it off. It is M in timm's
-    "rand-mM-mstdS-inc1". The strength of each operation grows with the magnitude."""
+    """Magnitude of RandAugment (arXiv 1909.13719), which is M in timm's "rand-mM-mstdS-inc1". The
+    value 0 turns RandAugment off."""
     rand_augment_std: NonNegativeFloat = 0.5
-    """Standard deviation of RandAugment's magnitude. It is S in timm's "rand-mM-mstdS-inc1"."""
+    """Standard deviation of RandAugment's magnitude, which is S in timm's "rand-mM-mstdS-inc1"."""
     erasing: Probability = 0.0
     """Probability that a random rectangle is replaced by noise (arXiv 1708.04896)."""
     repeats: PositiveInt = 1
@@ -186,7 +187,7 @@ class AugmentationConfig:
     @rule
     def _range_rises(self) -> Iterator[str]:
         if self.crop_scale[0] > self.crop_scale[1]:
-            yield f"crop_scale must be a range, smaller share first, not {self.crop_scale}"
+            yield f"crop_scale must have the smaller share first, not {self.crop_scale}"
 
 
 @configuration
@@ -194,10 +195,10 @@ class PairedAugmentationConfig:
     """Random changes of a training image and its mask, as in mmsegmentation for ADE20k."""
 
     resize: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
-    """Range of the random resizing factor. Images are first resized to `data.fit`."""
+    """Range of the random factor of an image's size, after resizing to `data.fit`."""
     largest_share: Probability = 0.75
-    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). After
-    nine crops with a larger share, the tenth crop is used in any case."""
+    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). At most
+    ten crops are tried."""
     flip: Probability = 0.5
     """Probability of a horizontal flip."""
     photometric: Probability = 0.5
@@ -206,7 +207,7 @@ class PairedAugmentationConfig:
     @rule
     def _range_rises(self) -> Iterator[str]:
         if self.resize[0] > self.resize[1]:
-            yield f"resize must be a range, smaller factor first, not {self.resize}"
+            yield f"resize must have the smaller factor first, not {self.resize}"
 
 
 @configuration
@@ -214,18 +215,18 @@ class ImageSourceConfig:
     """Source of images, and their normalisation."""
 
     source: str = "builtin:digits"
-    """builtin:digits (1797 handwritten digits of 8 x 8 pixels, from UCI by scikit-learn);
-    builtin:scenes (such digits on a canvas, with masks); the path of a folder of images, of tar
-    shards, or of a table of paths (.jsonl, .json, .csv, .tsv, .parquet); or
-    hf:NAME[:CONFIG[:SPLIT]]."""
+    """Source of the images. `builtin:digits` has 1797 handwritten digits of 8 x 8 pixels, from
+    scikit-learn. `builtin:scenes` has such digits on a canvas, with masks. Other values are the
+    path of a folder of images, of tar shards, or of a table of paths (.jsonl, .json, .csv, .tsv,
+    .parquet). A data set of the hub is `hf:NAME[:CONFIG[:SPLIT]]`."""
     validation_source: str | None = None
-    """Separate source of validation images. Its validation split is used. If it has none, its test
-    split is used. If it has neither, all its images are used. With null, the validation split of
-    `source` is used, or images of its training split are held out."""
+    """Separate source of validation images. Its validation split is used, else its test split, else
+    all its images. Null uses the validation split of `source`. Without this split, null uses a part
+    of the training images."""
     validation_fraction: Share = 0.2
-    """Share of images held out for validation if a source has no validation split. The recipe's
-    seed selects the images of built-in sets. A hash of the names selects the images of other
-    sources."""
+    """Share of the images that validation uses if a source has no validation split. For built-in
+    sets, the recipe's seed selects these images. For other sources, a hash of the names selects
+    them."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers; null uses the classes of the training
     images."""
@@ -234,8 +235,8 @@ class ImageSourceConfig:
     mask_column: str | None = None
     """Column of the masks; null looks for a column with a usual name."""
     normalisation: Literal["half", "imagenet"] = "half"
-    """Normalisation of pixels: "half" maps them to -1 to 1; "imagenet" subtracts ImageNet's mean
-    and divides by its standard deviation."""
+    """Normalisation of pixels. With "half", pixels range from -1 to 1. With "imagenet", ImageNet's
+    mean is subtracted, and the result is divided by ImageNet's standard deviation."""
 
     @rule
     def _sources_are_there(self) -> Iterator[str]:
@@ -250,8 +251,9 @@ class ImageDataConfig(ImageSourceConfig):
     label_column: str | None = None
     """Column of the labels; null looks for a column with a usual name, and "" reads no labels."""
     resize: PositiveInt | None = None
-    """Shorter side of a validation image after resizing and before the centre crop, in pixels (256
-    for crops of 224 on ImageNet); null uses the model's image_size."""
+    """Length in pixels to which the shorter side of a validation image is resized, before the
+    centre crop. ImageNet's usual value is 256 for crops of 224. Null uses the model's
+    image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images."""
 
@@ -261,11 +263,11 @@ class FineTunedImageConfig(ImageEncoderConfig):
     """Encoder over patches, optionally initialised from another run."""
 
     layer_decay: Free[Part] = 1.0
-    """Layer-wise decay: the learning rate of each layer is this value times that of the layer above
-    (0.65 and 0.8 in the paper's classifiers). A value of 1 turns it off."""
+    """Layer-wise decay. The learning rate of each layer is this value times the rate of the layer
+    above. The paper's classifiers have 0.65 and 0.8. The value 1 turns the decay off."""
     pretrained: Free[str | None] = None
-    """Directory of an image run that initialises patch embedding, positions and encoder; null
-    trains from scratch. "{placement}" in the path stands for the placement's name."""
+    """Directory of an image run whose patch embedding, positions and encoder initialise the model.
+    Null trains from scratch. In the path, "{placement}" stands for the placement's name."""
 
 
 @configuration
@@ -275,12 +277,12 @@ class ImageClassifierConfig(FineTunedImageConfig):
     classes: PositiveInt | None = None
     """Number of classes; null uses the number of the data's classes."""
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
-    """Input of the head. "mean" applies the final norm to each patch, and averages the patches.
-    "mean_then_norm" averages first, as in BEiT-3. Without a final norm, as in Post-LN, the two are
-    equal. "first" takes the class token, as in ViT."""
+    """Input of the head. With "mean", the final norm comes before the mean of the patches. With
+    "mean_then_norm", the norm comes after the mean, as in BEiT-3. Without a final norm, as in
+    Post-LN, both are equal. With "first", the head reads the class token, as in ViT."""
     objective: Free[Literal["cross_entropy", "binary_cross_entropy"]] = "cross_entropy"
-    """Training loss: "cross_entropy", or the "binary_cross_entropy" of each class summed over the
-    classes (arXiv 2110.00476, section 4.1)."""
+    """Training loss. With "binary_cross_entropy", the loss is summed over the classes (arXiv
+    2110.00476, section 4.1)."""
     label_smoothing: Free[Dropout] = 0.0
     """Share of the target that is spread evenly over all classes (0.1 in the paper)."""
 
@@ -301,11 +303,11 @@ class ImageClassificationDataConfig(ImageDataConfig):
     each pair of images is mixed by one of the two, at random."""
     class_names: str | None = None
     """Path of a text file with one class name per line, in the order of the classes' numbers. The
-    file replaces `classes`. Give it to evaluate a run on folders that are not named like the run's
-    classes, such as ImageNet's 1000 wnids (n01440764, ...)."""
+    file replaces `classes`. Use a file if evaluation has folders with other names than the run's
+    classes, such as ImageNet's wnids (n01440764, ...)."""
     candidates: Literal["all", "present"] = "all"
-    """Classes from which validation chooses its prediction: "all" classes of the model, or the
-    classes "present" in the validation images (200 for ImageNet-A and ImageNet-R)."""
+    """Classes that validation may predict. With "all", every class of the model is allowed. With
+    "present", only classes of the validation images are allowed, such as the 200 of ImageNet-A."""
 
 
 def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
@@ -320,7 +322,7 @@ def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
     lines = existing_path(data.class_names).read_text(encoding="utf-8").splitlines()
     names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) < len(names):
-        raise ValueError(f"{data.class_names} has a class name twice: give each class its own name")
+        raise ValueError(f"{data.class_names} has a class name twice: make all names different")
     return names
 
 
@@ -338,17 +340,18 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     decay: Dropout = 0.99
     """Decay of the codebook's moving averages."""
     revive_below: Dropout = 0.03
-    """Threshold of a code's share of use, as a multiple of 1 / `codes`. A code below it is revived:
-    it gets part of a frequent code's features. 0 turns this off, as in BEiT v2's released code."""
+    """A code is revived if its share of the features falls below this value divided by `codes`. A
+    revived code gets part of a frequent code's features. The value 0 turns revival off, as in BEiT
+    v2's released code."""
     commitment: NonNegativeFloat = 1.0
     """Weight of the commitment loss, the mean squared difference between the encoder's output and
-    its code."""
+    the code's vector."""
     decoder_depth: Layers = 3
     """Number of layers of the decoder."""
     teacher: str = "hog"
-    """Teacher whose features the decoder predicts. "hog" is histograms of gradients of the image,
-    and "pixels" is its pixels. "clip:PATH" or "dino:PATH" is a transformers model in a folder or on
-    the hub."""
+    """Teacher whose features the decoder predicts. With "hog", the features are histograms of
+    gradients. With "pixels", the features are the pixels. With "clip:PATH" or "dino:PATH", the
+    teacher is a transformers model in a folder or on the hub."""
     target_width: PositiveInt | None = None
     """Width of the teacher's features; null takes it from the teacher."""
 
@@ -369,9 +372,9 @@ class ImageModelConfig(ImageEncoderConfig):
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
     """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns it off. A second,
-    small stack reads this layer's patches and the top layer's class token, and predicts the same
-    codes. The class token then has to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21
-    of 24."""
+    small stack reads this layer's patches and the top layer's class token. This stack predicts the
+    same codes, so that the class token has to summarise the image. BEiT v2 uses layer 9 of 12 and
+    layer 21 of 24."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
@@ -396,8 +399,8 @@ class ImageModellingDataConfig(ImageDataConfig):
     """Images and their image tokenizer: the `data` section of a recipe."""
 
     image_tokenizer: str = BUILTIN_TOKENIZER
-    """Image tokenizer whose codes are predicted: the directory of an image-tokenizer run, or
-    builtin:patches (k-means of the training images' patches)."""
+    """Image tokenizer whose codes are predicted. The value is the directory of an image-tokenizer
+    run, or `builtin:patches`, which is k-means of the training images' patches."""
     mask_ratio: Share = 75 / 196
     """Share of masked patches (75 of 196 in BEiT v2)."""
 
@@ -416,21 +419,21 @@ class SegmenterConfig(FineTunedImageConfig):
 
     image_size: Side | None = 512
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
-    With null, the image size is that of the pre-trained run. Without a run, it is the median of the
-    images' shorter sides, at most 64."""
+    Null takes the size from the pre-trained run. Without a run, null takes the median of the
+    images' shorter sides, but at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. With null, it is the number of the data's class names. Without names, it
-    is the largest class in the masks plus 1; at most 2,000 masks of each split are read."""
+    """Number of classes. Null takes the number of the data's class names. Without names, null takes
+    the largest class number plus 1, from at most 2,000 masks of each split."""
     feature_layers: FourLayers | None = None
-    """Four layers, counted from 0, whose features the heads read. The last of them must be the top
-    layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. With null, the four layers
-    are evenly spaced."""
+    """Four layers, counted from 0, whose features the heads read. The fourth layer must be the top
+    layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. Null uses four evenly spaced
+    layers."""
     head_channels: Width = 768
     """Channels of UperNet (768 for a base model, 1024 for a large one)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
     """Grid sizes of pyramid pooling, in rows and columns."""
     head_dropout: Dropout = 0.1
-    """Dropout of whole channels before the classifier of each head."""
+    """Dropout of whole channels before each head's classifier."""
     auxiliary_channels: Width = 256
     """Channels of the auxiliary FCN head."""
     auxiliary_level: Annotated[int, Interval(ge=0, le=3)] = 2
@@ -438,8 +441,9 @@ class SegmenterConfig(FineTunedImageConfig):
     auxiliary_weight: NonNegativeFloat = 0.4
     """Weight of the auxiliary head's loss."""
     inference: Literal["slide", "whole"] = "slide"
-    """Evaluation of an image. "slide" averages the logits of overlapping windows of `image_size`.
-    "whole" encodes the whole image at once, and interpolates learned positions to its size."""
+    """Evaluation of an image. With "slide", the logits of overlapping windows of `image_size` are
+    averaged. With "whole", the image is encoded at once, and learned positions are interpolated to
+    its size."""
     stride: PositiveInt | None = 341
     """Pixels from one window to the next; null uses `image_size`, so that windows do not
     overlap."""
@@ -452,13 +456,13 @@ class SegmenterConfig(FineTunedImageConfig):
             yield (f"image_size must be at least two patches, {2 * self.patch_size} pixels, not "
                    f"{self.image_size}")  # fmt: skip
         if self.stride is not None and self.stride > self.image_size:
-            yield f"stride must be 1 to image_size ({self.image_size}), not {self.stride}"
+            yield f"stride must be from 1 to image_size ({self.image_size}), not {self.stride}"
 
     @rule
     def _feature_layers_rise(self) -> Iterator[str]:
         top, layers = self.layers - 1, list(self.read_layers)
         if layers != sorted(layers) or layers[-1] != top:
-            yield (f"feature_layers must ascend and end at the top layer, {top} (counted from 0), "
+            yield (f"feature_layers must ascend and end at the top layer, {top}, "
                    f"not {layers}")  # fmt: skip
 
     @property
@@ -474,20 +478,21 @@ class SegmentationDataConfig(ImageSourceConfig):
     """Images with masks: the `data` section of a segmentation recipe."""
 
     source: str = "builtin:scenes"
-    """builtin:scenes (handwritten digits on a canvas); a folder with images/ and annotations/, or
-    with train/ and trainannot/; a table of paths; or hf:NAME[:CONFIG]."""
+    """Source of the images and masks. `builtin:scenes` has handwritten digits on a canvas. Other
+    values are a table of paths, `hf:NAME[:CONFIG]`, or a folder. The folder has images/ and
+    annotations/, or train/ and trainannot/."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers, after `reduce_zero_label`. With null, the
-    source gives the names. Without names in the source, the numbers are the names."""
+    """Names of the classes in the order of their numbers, after `reduce_zero_label`. Null uses the
+    names in the source. Without names in the source, the numbers are the names."""
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Numbers that are ignored, as the masks have them before `reduce_zero_label`. The number 255
-    is always ignored."""
+    """Numbers in the masks that are ignored. With `reduce_zero_label`, list the numbers that the
+    masks have before the reduction. The number 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
-    """Maximum of an image's longer side and maximum of its shorter side, in pixels (2048 and 512
-    for ADE20k). Images are resized to fit before augmentation, and keep their aspect ratio. With
-    null, images are not resized."""
+    """Limits of an image's longer side and shorter side, in pixels (2048 and 512 for ADE20k).
+    Before augmentation, images are resized to fit both limits, and keep their aspect ratio. Null
+    keeps the size of images."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

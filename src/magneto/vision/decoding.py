@@ -1,7 +1,7 @@
 """Decoding of image files to upright 8-bit RGB pixels, and of masks.
 
-simplejpeg decodes JPEG files if it is installed. Pillow decodes all other formats, and JPEG files
-that simplejpeg refuses. Both libraries use libjpeg-turbo, and a test compares their pixels.
+If simplejpeg is installed, it decodes JPEG files. Pillow decodes all other formats, and JPEG files
+that simplejpeg refuses.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ class PixelPicture:
 
 
 class EncodedPicture:
-    """Image file whose pixels are decoded on demand; only the first frame of an animation is read.
+    """Image file whose pixels are decoded on demand; only an animation's first frame is used.
 
     Args:
         content: Bytes of the file.
-        refused: Callback that gets the reason if simplejpeg refuses a file that Pillow can decode.
+        refused: Callback that gets the reason if simplejpeg refuses a file that Pillow can
+            decode.
 
     Raises:
-        BrokenImage: If Pillow can't identify the image, or the image has more than `MOST_PIXELS`.
+        BrokenImage: If Pillow can't identify the image, or the image has more than
+            `MOST_PIXELS`.
     """
 
     def __init__(self, content: bytes, refused: Callable[[str], None] = lambda why: None) -> None:
@@ -66,10 +68,9 @@ class EncodedPicture:
             self.width, self.height = self.height, self.width
 
     def pixels(self, scale: int = 1) -> np.ndarray:
-        """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
+        """Return upright RGB pixels, uint8 (height, width, 3).
 
-        `scale` is one of `SCALES`. A JPEG may be decoded at 1 / `scale` of its size; the shape of
-        the result shows whether it was.
+        With a `scale` from `SCALES`, a JPEG may be decoded at 1 / `scale` of its size.
         """
         found, why = None, ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
@@ -90,7 +91,6 @@ Picture = EncodedPicture | PixelPicture
 
 
 def pillow(module: str = "Image") -> Any:
-    """Import a module of Pillow; an error names the extra that installs Pillow."""
     return import_extra(f"PIL.{module}", "vision", "images need Pillow")
 
 
@@ -103,7 +103,6 @@ def simplejpeg() -> Any:
 
 
 def open_by_pillow(content: bytes) -> Any:
-    """Open an image with Pillow, which reads only the header; raise BrokenImage if it fails."""
     with guarded(BrokenImage):
         library = pillow()
         try:
@@ -127,7 +126,7 @@ def orientation(image: Any) -> int:
 
 
 def apply_orientation(pixels: np.ndarray, way: int) -> np.ndarray:
-    """Rotate and flip pixels with Exif's orientation `way`, so that they are upright."""
+    """Rotate and flip pixels upright; `way` is Exif's orientation, from 1 to 8."""
     if way > 4:
         pixels = pixels.swapaxes(0, 1)
     if way in (3, 4, 7, 8):
@@ -138,10 +137,7 @@ def apply_orientation(pixels: np.ndarray, way: int) -> np.ndarray:
 
 
 def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
-    """Decode a JPEG by simplejpeg; return None if simplejpeg is not installed.
-
-    Unlike Pillow, simplejpeg refuses a stray byte between two markers (ValueError).
-    """
+    # Unlike Pillow, it raises ValueError for a stray byte between two markers.
     library = simplejpeg()
     if library is None:
         return None
@@ -151,7 +147,6 @@ def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
 
 
 def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
-    """Decode an opened image to RGB, uint8 (height, width, 3), without applying its orientation."""
     with guarded(BrokenImage):
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
@@ -159,10 +154,7 @@ def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
 
 
 def to_rgb(image: Any) -> Any:
-    """Convert an opened image of any mode to RGB.
-
-    Pixels of 16 bits are scaled to 8 bits, and transparent parts become white.
-    """
+    """Convert an image to RGB; 16 bits become 8, and transparent parts become white."""
     if image.mode.startswith("I"):
         wide = np.asarray(image).astype(np.int64)
         grey = (wide.clip(0, 65535) + 128) // 257
@@ -177,12 +169,7 @@ def to_rgb(image: Any) -> Any:
 
 
 def decode_mask(content: bytes) -> np.ndarray:
-    """Decode a mask to its stored class numbers, uint8 (height, width).
-
-    Raises:
-        BrokenImage: If the mask can't be decoded, is neither PNG nor BMP, has colours, or has
-            numbers above 255.
-    """
+    """Decode a mask to its stored class numbers, uint8 (height, width)."""
     image = open_by_pillow(content)
     if image.format not in EXACT:
         raise BrokenImage(f"a mask must be PNG or BMP, not {image.format}: save it as PNG")
@@ -202,8 +189,7 @@ def decode_mask(content: bytes) -> np.ndarray:
 class Pixels(MediaColumn):
     """Column of decoded images in memory, with pixel values from 0 to `peak`.
 
-    Images are an array of uint8 (count, height, width, channels), and masks are an array of uint8
-    (count, height, width).
+    Images are uint8 (count, height, width, channels), and masks are uint8 (count, height, width).
     """
 
     def __init__(self, pixels: np.ndarray, peak: int = 255) -> None:

@@ -78,24 +78,24 @@ def short(names: Sequence[str], number: int) -> str:
 
 
 def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
-    """Draw a confusion matrix; `what` is the noun for what is counted, such as "images"."""
+    """Draw a confusion matrix of `what`, such as "images"."""
     words = [short(names, number) for number in range(len(counts))]
     drawn, hidden = confusion_matrix(counts, words)
     right, total = int(np.trace(counts)), int(counts.sum())
     more = f" {hidden} rarer classes are left out." if hidden else ""
     caption = (
         f"The model predicts the right class for {right:,} of {total:,} validation {what} "
-        f"({right / max(total, 1):.1%}). Rows are right classes, columns are predicted classes. "
-        f"Numbers are percentages of the row; those below 5 % are not shown.{more}"
+        f"({right / max(total, 1):.1%}). Rows are right classes, and columns are predicted "
+        f"classes. Each number is a percentage of its row. Numbers below 5 % are not shown.{more}"
     )
     return Figure("confusion", "Confusion matrix", caption, drawn)
 
 
 def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFormat) -> Figure:
-    """Draw images with wrong predictions; each has its text in `words`."""
+    """Draw images with wrong predictions, each with its text from `words`."""
     caption = (
-        f"The {len(images)} most confident wrong predictions. Each image has its label, and the "
-        "predicted class with its probability."
+        f"The {len(images)} most confident wrong predictions. Each image has its label, the "
+        "predicted class, and the probability of that class."
     )
     panels = [Panel(input_format.restore(image.numpy()), said)
               for image, said in zip(images, words, strict=True)]  # fmt: skip
@@ -107,8 +107,8 @@ def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFor
 def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: slice) -> Figure:
     """Draw the last layer's attention to each patch.
 
-    `images` are the model's input, and `seen` are the same images in [-1, 1]. `asking` are the
-    query positions whose attention is averaged: the class token, or all patches.
+    `images` are the model's input, and `seen` are the same images in [-1, 1]. `asking` selects
+    query positions, over which the attention is averaged.
     """
     config, device = model.config, next(model.parameters()).device
     x = model.embed(images.to(device))
@@ -121,7 +121,7 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
     who = "the class token" if config.prefix and asking.stop == 1 else "the average patch"
     caption = (
         f"First row: validation images. Second row: attention of {who} to each patch in the last "
-        f"layer, mean of all heads. Other rows: {len(rows) - 1} single heads. The patch "
+        f"layer, averaged over all heads. Other rows: {len(rows) - 1} of the heads. The patch "
         f"with most attention is white. {float(asked.sum(-1).mean()):.0%} of the attention goes to "
         "patches."
     )
@@ -129,9 +129,8 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
 
 
 def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw patches that share a code; each row is one code, from frequent to rare.
+    """Draw a row of patches for each code, from frequent to rare codes.
 
-    `images` in [-1, 1] are (images, channels, height, width), and `codes` are (images, patches).
     `count` is the number of codes. `size` is the height and width of a patch in pixels.
     """
     patches, flat = patches_of(images, size).flatten(0, 1), codes.flatten()
@@ -149,12 +148,13 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
     numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)
     caption = (f"Each row shows patches of validation images with the same code. The "
                f"{len(chosen)} rows go from the most frequent code to the rarest of the {used} "
-               f"that occur ({count} in all). Numbers of patches by code: {numbers}.")  # fmt: skip
+               f"that occur ({count} in all). Numbers of patches, in the order of the rows: "
+               f"{numbers}.")  # fmt: skip
     return Figure("codes", "Patches that share a code", caption, tiles(rows))
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw images, and below them their reconstructions from the mean patch of each code.
+    """Draw images, and below them the same images made of the mean patch of each code.
 
     The arguments are those of `codes_figure`.
     """
@@ -162,8 +162,8 @@ def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) 
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
     caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
                "validation patches with its code. The codes leave "
-               f"{100 * error:.0f} % of the variance of the pixels unexplained; they are not "
-               "trained to explain it.")  # fmt: skip
+               f"{100 * error:.0f} % of the variance of the pixels unexplained. Codes are "
+               "not trained to explain this variance.")  # fmt: skip
     picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
     return Figure("reconstructions", "Reconstructions from codes", caption, picture)
 
@@ -173,9 +173,9 @@ def guesses_figure(
 ) -> Figure:
     """Draw images, their visible patches, the mean patches of their codes, and the predictions.
 
-    `hidden` has the indices of masked patches, (some images, masked patches), for the first images.
-    `guesses` has the predicted codes of these patches, in the same shape. The other arguments are
-    those of `codes_figure`.
+    For the first images, `hidden` has the indices of masked patches, (images, masked patches).
+    `guesses` has the predicted codes, in the same shape. The other arguments are those of
+    `codes_figure`.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -188,9 +188,10 @@ def guesses_figure(
         image_of(patches.scatter(1, index, means[guesses])),
     ]
     caption = ("First row: validation images. Second row: the model's input, with masked patches "
-               "in grey. Third row: each patch as the mean patch of its code. Fourth row: masked "
-               f"patches as the mean patch of the most probable code. {100 * right:.0f} % of "
-               f"these {guesses.numel()} predictions are right.")  # fmt: skip
+               "in grey. Third row: each patch is replaced by the mean patch of its code. Fourth "
+               "row: each masked patch is replaced by the mean patch of the most probable code. "
+               f"{100 * right:.0f} % of these {guesses.numel()} predictions are "
+               "right.")  # fmt: skip
     return Figure("guesses", "Masked patches and predictions", caption, tiles(rows))
 
 
@@ -202,7 +203,7 @@ def class_colours(count: int) -> np.ndarray:
 
 
 def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Blend the colours of the classes with an image, and return uint8 (height, width, 3).
+    """Blend an image with the colours of its classes; return uint8 (height, width, 3).
 
     `pixels` are uint8 (height, width, channels), `classes` are (height, width), and `colours` are
     (number of classes, 3). Pixels whose class is `IGNORED` keep their colour.
@@ -217,7 +218,7 @@ def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.
 def overlay_panels(
     panels: Sequence[Panel], shown: Sequence[np.ndarray], names: Sequence[str]
 ) -> bytes:
-    """Draw panels in a row, and beside them a legend of their classes, the largest class first."""
+    """Draw panels in a row, beside a legend that has the most frequent class first."""
     counts = np.bincount(np.concatenate([x.ravel() for x in shown]), minlength=256)[: len(names)]
     order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
     shares, colours = 100 * counts / max(counts.sum(), 1), class_colours(len(names)) / 255
@@ -246,8 +247,8 @@ def overlay_figure(
     return Figure(
         f"segmentation-{word}",
         f"Segmentation of {last}",
-        f"The image, its mask and the model's segmentation, which is right for {right:.1%} of the "
-        "pixels with a class. The legend has each class's share of the mask and of the "
-        "segmentation.",
+        f"The image, its mask and the model's segmentation. The segmentation is right for "
+        f"{right:.1%} of the pixels that have a class. The legend has each class's share of the "
+        "pixels of mask and segmentation together.",
         overlay_panels(panels, [mask, answer], names),
     )

@@ -1,7 +1,4 @@
-"""Linear probe and nearest-neighbour accuracy of the frozen features of every layer.
-
-If a model is trained without labels, its best layer is often in the middle, as in BEiT.
-"""
+"""Linear probe and nearest-neighbour accuracy of the frozen features of every layer."""
 
 from __future__ import annotations
 
@@ -46,11 +43,11 @@ class Features:
 
 @torch.no_grad()
 def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
-    """Return the features of a batch at every layer.
+    """Return the features of a batch at every layer, by pooling.
 
-    A layer norm without weights normalises each position, because the scale of the residual stream
-    differs between layers and placements. Images are (batch, channels, height, width). The result
-    maps each pooling to features on the CPU, float32 (layers + 1, batch, width).
+    Each position is normalised, because the scale of the residual stream differs between layers.
+    Images are (batch, channels, height, width). Features are float32 (layers + 1, batch, width), on
+    the CPU.
     """
     encoder, grid = model.encoder, model.config.grid
     x = model.embed(images)
@@ -68,7 +65,7 @@ def collect_features(
     """Return the features of training and validation images, from at most `limit` batches of each.
 
     Raises:
-        ValueError: If an image has no label, or no image of a split can be read.
+        ValueError: If an image has no label, or if no image of a split can be read.
     """
     device, found = next(model.parameters()).device, []
     for split in (task.splits.train, task.splits.validation):
@@ -96,9 +93,8 @@ def score_features(
     """Return the accuracies of classifiers on frozen features.
 
     Returns:
-        A row for each layer and pooling. "layer" is 0 for the embeddings. "pooling" is
-        "class_token", or "mean" for the mean of the patches. "linear" is the accuracy of a linear
-        classifier, and "neighbours" that of the nearest neighbours.
+        A row for each layer and pooling. Layer 0 is the embeddings. Each row has the accuracy
+        of a linear classifier ("linear") and of nearest neighbours ("neighbours").
     """
     scores: list[dict[str, Any]] = []
     for pooling, layers in train.layers.items():
@@ -114,8 +110,8 @@ def score_features(
 def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
     """Return the accuracy of logistic regression (C = 1) on standardised features.
 
-    The training features are `known` (images, width), with classes `labels` (images,). The test
-    features are `asked`, with classes `wanted`.
+    Features for training are `known` (images, width), with the classes `labels` (images,). Features
+    for testing are `asked`, with the classes `wanted`.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)
@@ -130,7 +126,7 @@ def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor
 
 
 def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
-    """Return the accuracy of a vote of the nearest neighbours by cosine.
+    """Return the accuracy of nearest neighbours by cosine.
 
     The arguments are those of `linear_accuracy`.
     """
@@ -144,7 +140,7 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
 
 
 def score_lines(scores: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of a table: a row per layer, a column per method and pooling."""
+    """Return the lines of a table with a row for each layer."""
     poolings = dict.fromkeys(score["pooling"] for score in scores)
     head = [f"{POOLINGS[p]} {method}" for p in poolings for method in ("linear", "k-NN")]
     lines = ["layer       " + "".join(f"{word:>14}" for word in head)]

@@ -1,4 +1,4 @@
-"""Base classes of image tasks: data, input format, fine-tuning from another run, predictions."""
+"""Base classes of image tasks, and fine-tuning from another run."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encod
 
 
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
-    """Return the encoder's weights of the run that `pretrained` names.
+    """Return the weights of patch embedding, class token and encoder from the run in `pretrained`.
 
-    The weights are those of patch embedding, class token, positions and layers, without final norm
-    and head. Learned positions are interpolated to the model's grid. `model` gives the names of the
-    weights; its values are not used.
+    Learned positions are interpolated to the model's grid. `model` only gives the names of the
+    weights.
     """
     run, held = pretrained_encoder(config)
     stored = open_tensors(find_weights(run))
@@ -56,7 +55,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
 
 
 def pretrained_encoder(config: Any) -> tuple[Path, Any]:
-    """Return the run that `pretrained` names, and the configuration of the run's model.
+    """Return the run in `pretrained`, and the configuration of that run's model.
 
     Raises:
         ValueError: If the run is not a run of an image task.
@@ -73,7 +72,7 @@ def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict
 
     Embeddings (patches, class token, positions) are group 0, and layer l is group l + 1. Everything
     above the layers is the top group, which has the full rate. Each other group has `decay` times
-    the rate of the group above it. If `decay` is 1, the result is {}.
+    the rate of the group above it. With a `decay` of 1, the result is {}.
     """
     if decay == 1:
         return {}
@@ -93,8 +92,8 @@ class Prediction:
     """Prediction of a model for one image.
 
     Attributes:
-        labels: Names of classes, with the class's probability or, in segmentation, its share of
-            the image's pixels. The largest is first.
+        labels: Names of classes with their probabilities, the most probable first. In
+            segmentation, shares of the image's pixels replace the probabilities.
         pictures: Contents of PNG files by name. Segmentation draws the classes over the image.
     """
 
@@ -103,7 +102,7 @@ class Prediction:
 
 
 def ranked(names: Sequence[str], shares: Tensor) -> list[Prediction]:
-    """Return a prediction for each row of probabilities (rows, names), the most probable first."""
+    """Return a prediction for each row of probabilities, (rows, names)."""
     values, order = shares.sort(dim=1, descending=True, stable=True)
     return [
         Prediction([(names[int(n)], share) for n, share in zip(numbers, own, strict=True)])
@@ -119,11 +118,7 @@ def count_patches(sums: Mapping[str, Any]) -> float:
 
 
 class ImageTask(ImageInputTask):
-    """Task of an encoder over patches, with an `ImageEncoderConfig` and an `ImageSourceConfig`.
-
-    Attributes:
-        evaluation_batch: Batch size of evaluation.
-    """
+    """Task of an encoder over patches, with an `ImageEncoderConfig` and an `ImageSourceConfig`."""
 
     unit = "images"
     evaluation_batch = 128
@@ -153,8 +148,8 @@ class ImageTask(ImageInputTask):
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
         """Return batches of a split without augmentation, in a fixed random order.
 
-        The keys of a batch are "images", "labels" and "broken". `normalisation` replaces the
-        normalisation of the data configuration.
+        The keys of a batch are "images", "labels" and "broken". A `normalisation` replaces that of
+        the data configuration.
         """
         input_format = self.input_format_of(self.splits.train.peak, normalisation)
         return evaluation_images(
@@ -171,7 +166,7 @@ class ImageTask(ImageInputTask):
 
 
 class FineTuning(ImageTask):
-    """Image task that another run can initialise, with layer-wise decay of the learning rate."""
+    """Image task that can start from another run, with layer-wise decay of the learning rate."""
 
     encoder_fields = SHARED_FIELDS
 
@@ -193,6 +188,5 @@ class FineTuning(ImageTask):
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return the factors of the layer-wise decay of the learning rate."""
         config = self.model_config
         return layer_decay_multipliers(model, config.layers, config.layer_decay)

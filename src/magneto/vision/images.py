@@ -1,17 +1,7 @@
 """Images of any source as training and validation splits, read by index.
 
-Use::
-
-    splits = load_images(config, seed, progress)     # lists the source without decoding
-    split = splits.train
-    len(split), split.label(3), split.name(3)        # number of images; class or -1; name
-    split.pixels(3)                                  # uint8 (height, width, 3), RGB, upright
-    split.mask(3)                                    # uint8 (height, width), if split.has_masks
-    splits.classes                                   # names, in the order of their numbers
-
-`magneto.vision.batches` makes batches. `magneto.vision.transforms` and `.augmentation` make a
-model's input from a `Picture` and a numpy Generator. The size of a `Picture` is known, and its
-pixels are decoded on demand.
+`load_images` lists a source without decoding its images. `magneto.vision.batches` makes batches.
+`magneto.vision.transforms` and `magneto.vision.augmentation` make a model's input from a `Picture`.
 """
 
 from __future__ import annotations
@@ -61,7 +51,7 @@ NOT_PAIRED = "images left out because of a missing mask"
 
 
 def digits() -> dict[str, Table]:
-    """Return scikit-learn's digits: 1797 images (8, 8, 1) with labels. Black is background."""
+    """Return scikit-learn's digits: 1797 images (8, 8, 1) with labels. The background is black."""
     pixels, labels = _load_digits()
     classes = Classes(labels, [str(digit) for digit in range(10)])
     columns = {"image": Pixels(pixels, peak=16 * LEVEL), "label": classes}
@@ -76,10 +66,10 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def scenes() -> dict[str, Table]:
-    """Return colour scenes of 48 x 48 pixels with masks of 11 classes, the same in every run.
+    """Return colour scenes of 48 x 48 pixels with masks of 11 classes.
 
-    A mask has 0 for the background and digit + 1 for a digit. One in five of scikit-learn's digits
-    appears only in validation scenes, and the others appear only in training scenes.
+    A mask has 0 for the background and digit + 1 for a digit. Training scenes and validation scenes
+    consist of different handwritten digits.
     """
     pixels, labels = _load_digits()
     held = np.arange(len(pixels)) % 5 == 0
@@ -103,7 +93,6 @@ def _compose(pixels: np.ndarray, labels: np.ndarray, count: int, seed: int) -> T
 def _scene(
     pixels: np.ndarray, labels: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a scene and its mask; later digits cover earlier ones."""
     mask = np.zeros((SIZE, SIZE), np.uint8)
     image = random.uniform(0, 110, 3) + np.zeros((SIZE, SIZE, 3))
     for _ in range(random.integers(1, MOST_DIGITS + 1)):
@@ -122,11 +111,11 @@ class ImageSplit:
     """Images of a split, with indices from 0 to `len(split) - 1`.
 
     Attributes:
-        table: Table with a column "image". It may have a column "label" (class numbers, int64;
-            `UNLABELLED` for an image without a class), a column "mask", and columns of texts.
+        table: Table with a column "image". Optional columns are "label" (int64 class numbers,
+            or `UNLABELLED`), "mask", and texts.
         problems: Counter of images that can't be read properly.
-        names: Names of the columns of images, in the model's order. An example has one image per
-            column.
+        names: Names of the columns of images, in the model's order. An example has one image
+            for each column.
     """
 
     table: Table
@@ -165,7 +154,7 @@ class ImageSplit:
         return int(self.labels_of(np.array(index)))
 
     def labels_of(self, indices: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return the class numbers of some images, or of all, int64; see `label`."""
+        """Return class numbers, int64; by default those of all images. See `label`."""
         rows = self.table.rows[indices]
         labels = self.table.columns.get("label")
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
@@ -198,7 +187,7 @@ class ImageSplit:
         transform: Callable[[Picture, np.random.Generator], np.ndarray],
         random: np.random.Generator,
     ) -> np.ndarray:
-        """Return an example's transformed image, or the stack of its images if it has several."""
+        """Return an example's transformed image, or a stack of several images."""
         images = [transform(picture, random) for picture in self.open_all(index)]
         return images[0] if len(images) == 1 else np.stack(images)
 
@@ -206,7 +195,7 @@ class ImageSplit:
         self.problems.record(BROKEN, self.name(index), str(error))
 
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image, uint8 (height, width, channels), upright; colours are RGB."""
+        """Return an upright image, uint8 (height, width, channels). Colours are RGB."""
         return self.open(index).pixels()
 
     def mask(self, index: int) -> np.ndarray:
@@ -233,7 +222,7 @@ class ImageSplits:
     counts: Counts = field(default_factory=Counts)
 
     def describe(self, rows: str = "images") -> str:
-        """Return the number of examples and the number of problems; `rows` names the examples."""
+        """Return the numbers of examples, classes and problems; `rows` names the examples."""
         parts = {f"training {rows}": len(self.train), f"validation {rows}": len(self.validation)}
         if self.classes:
             parts["classes"] = len(self.classes)
@@ -250,7 +239,7 @@ def load_images(
 
     Raises:
         FileNotFoundError: If the path does not exist.
-        ValueError: If there are no images, or a validation image has an unknown class.
+        ValueError: If there are no images, or if a validation image has an unknown class.
     """
     counts = Counts()
     splits = _read(config.source, config, counts, progress)
@@ -272,7 +261,6 @@ def load_images(
 def _read(
     source: str, config: ImageDataConfig, counts: Counts, progress: Progress
 ) -> dict[str, Table]:
-    """Return a source's tables by split, with columns "image", "label" and, if any, "mask"."""
     found = parse_source(source)
     if found.kind == "builtin":
         return digits() if found.name == "digits" else scenes()
@@ -281,7 +269,7 @@ def _read(
 
 
 def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
-    """Convert a table to the columns "image", "label" and, if there are masks, "mask".
+    """Return a table with the columns "image", "label" and, if there are masks, "mask".
 
     Rows without an image are counted and left out.
     """
@@ -305,11 +293,10 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 
 
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
-    """Return the name of the column of images, or None if there is no such column.
+    """Return the name of the column of images, or None if there is none.
 
-    If a table has columns of media, as tables of shards and of the hub have, only one of these
-    columns can be the column of images. `given` is the name in the recipe, or None. `mask` is the
-    name of the column of masks.
+    If a table has columns of media, no other column is tried. `given` is the name in the recipe.
+    `mask` is the name of the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]
@@ -359,9 +346,9 @@ def is_number(word: str) -> bool:
 
 
 def numbered(table: Table, classes: Sequence[str]) -> Table:
-    """Return a table in which the index in `classes` replaces each class name.
+    """Replace each class name in a table by its index in `classes`.
 
-    If no label is one of these names, labels that are whole numbers are the indices, such as the
+    If no label is in `classes`, labels that are whole numbers are the indices. Examples are the
     folders 0 to 999 of ImageNet-V2.
 
     Raises:
@@ -378,19 +365,19 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
         raise ValueError(f"the split with {first} has an unknown label: class {unknown[0]!r} is "
-                         f"not one of the {len(classes)} known classes (data.classes, or those "
-                         "of the training images)")  # fmt: skip
+                         f"not one of the {len(classes)} known classes, which come from "
+                         "data.classes or from the training images")  # fmt: skip
     order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
     return replace(table, columns={**table.columns, "label": order[labels.numbers]})
 
 
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
-    """List images with masks by split; return {} if the folder has no folders of masks.
+    """List images with masks by split; return {} if there are no folders of masks.
 
     One layout is images/ beside annotations/ or masks/. Both folders may be divided into training/
     and validation/, as in ADE20k. The other layout is train/ beside trainannot/, as in CamVid. A
-    mask has its image's name, but may have another file ending. A split without masks, such as a
-    test split, is left out, and its images are counted.
+    mask has its image's name, but may have another file ending. The images of a split without masks
+    are counted and left out.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)

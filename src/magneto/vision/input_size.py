@@ -1,7 +1,4 @@
-"""Derivation of image size, patch size and channels that a recipe leaves open (null).
-
-`ImageInputTask` is the base class of tasks whose model has images as input.
-"""
+"""Derivation of image size, patch size and channels that are null in a recipe."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ def sample_images(split: ImageSplit) -> ImageSample:
             continue
     if not sizes:
         raise ValueError(f"none of the {min(SAMPLE, len(split))} images that were tried can be "
-                         f"read, such as {split.name(0)}")  # fmt: skip
+                         f"read, for example {split.name(0)}")  # fmt: skip
     return ImageSample(np.array(sizes), grey, huge)
 
 
@@ -80,11 +77,9 @@ class ImageInputTask(Task):
     """Task whose model reads images of one size; its configuration is an `ImageInputConfig`.
 
     Attributes:
-        splits: Training and validation images. The training images determine the sizes that are
-            null in the recipe.
+        splits: Training and validation images.
         rows: Plural noun for examples in messages.
-        encoder_fields: Fields of the model that must equal those of the pre-trained run. Empty if
-            the task never begins with the encoder of another run.
+        encoder_fields: Fields of the model that must equal those of the pre-trained run.
     """
 
     model_config: Any
@@ -95,7 +90,6 @@ class ImageInputTask(Task):
     _prepared = False
 
     def describe(self) -> str:
-        """Return the number of examples, and the number of problems of the data."""
         return self.splits.describe(self.rows)
 
     def check(self) -> None:
@@ -103,16 +97,16 @@ class ImageInputTask(Task):
         return None
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return a run whose image size this model must have, and that run's model configuration.
+        """Return a run whose image size the model must have, and the configuration of its model.
 
-        None if there is no such run.
+        The result is None if there is no such run.
         """
         return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the data, derive the sizes that are null, and check that the model fits.
+        """Read the data, derive the sizes that are null, and check the model.
 
-        The model must fit the data and the runs that it uses. Later calls do nothing.
+        Later calls do nothing.
         """
         if self._prepared:
             return
@@ -129,7 +123,6 @@ class ImageInputTask(Task):
         self._prepared = True
 
     def _derive_sizes(self) -> None:
-        """Set and report the image sizes that are null in the recipe."""
         config: Any = self.model_config
         if not open_sizes(config):
             return
@@ -170,18 +163,11 @@ class ImageInputTask(Task):
         raise NotImplementedError
 
     def finish(self, seed: int) -> Finish:
-        """Return the function that is applied to each batch of examples.
-
-        The function gets the batch, its examples' indices and their draws, each int64 (examples,).
-        A draw is epoch x repeats + number of the copy.
-        """
+        """Return the function that completes each batch; see `magneto.vision.batches.Finish`."""
         return lambda batch, numbers, draws: batch
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return batches of augmented examples in random order.
-
-        "broken" is True where another example replaces a broken one.
-        """
+        """Return batches of augmented examples in random order; see `image_stream`."""
         rows, repeats = self.training_rows, getattr(self.data_config.augmentation, "repeats", 1)
         return image_stream(
             len(rows), self.example, batch_size, seed, repeats, self.finish(seed), rows.broken

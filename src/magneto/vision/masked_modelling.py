@@ -35,8 +35,8 @@ class PatchAggregation(nn.Module):
     """Patch aggregation: a small stack over a middle layer's patches and the top class token.
 
     The class token has to give the information that the middle layer's patches lack (arXiv
-    2208.06366, section 3.2). The stack has its own final norm and its own shared relative bias; the
-    released code shares them with the model.
+    2208.06366, section 3.2). Unlike in the released code, the stack shares neither final norm nor
+    relative bias with the model.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:
@@ -49,10 +49,7 @@ class PatchAggregation(nn.Module):
 
 
 class MaskedImageModel(ImageEncoder):
-    """Masked image model: an encoder over patches, and a head over codes at masked positions.
-
-    The head is the stack's final norm and one linear layer.
-    """
+    """Masked image model: an encoder over patches, and a head over codes at masked positions."""
 
     def __init__(self, config: ImageModelConfig) -> None:
         codes = require(config.codes, "codes")
@@ -65,16 +62,16 @@ class MaskedImageModel(ImageEncoder):
         self.head = NormalLinear(config.width, codes, bias=True, std=NORMAL_STD)
 
     def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
-        """Replace the vectors of masked patches (batch, patches, width) by the mask token."""
+        """Replace masked vectors in (batch, patches, width) by the mask token."""
         places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
-        """Return the features at masked positions, each (batch, count, width).
+        """Return a list with the features at masked positions, (batch, count, width).
 
-        The first item is for the prediction. The second, if patch aggregation is on, is for patch
-        aggregation. Images are (batch, channels, height, width), and `hidden` (batch, count) has
-        the indices of their masked patches.
+        With patch aggregation, the list has a second item: the features of the small stack. Images
+        are (batch, channels, height, width). `hidden`, (batch, count), has the indices of masked
+        patches.
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)
@@ -85,10 +82,9 @@ class MaskedImageModel(ImageEncoder):
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
-        """Return logits (batch, count, number of codes), or losses if the right `codes` are given.
+        """Return logits (batch, count, number of codes), or with `codes` a list of losses.
 
-        `codes` are (batch, count). The losses are a list: the loss of the prediction and, if patch
-        aggregation is on, the loss of patch aggregation. Their logits are computed in chunks.
+        `codes` are the targets, (batch, count). With patch aggregation, the list has a second loss.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])
@@ -150,7 +146,7 @@ class ImageModelling(CodePrediction, ImageTask):
         return LazyBatches(batches.plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return the sums over images that are not broken; patch aggregation is left out."""
+        """Return sums over images that are not broken, without patch aggregation."""
         codes = self._wanted(batch).masked_fill(batch["broken"][:, None], IGNORED)
         logits = model(batch["images"], batch["hidden"]).flatten(0, 1)
         return Scores(prediction_sums(logits, codes.flatten()))

@@ -1,12 +1,11 @@
 """Image models: an encoder over patches, a classifier, and a segmenter with its evaluation.
 
-The papers are arXiv 1807.10221 (UperNet), 1612.01105 (pyramid pooling) and 1411.4038 (FCN head).
-The feature pyramid is BEiT's (the paper's recipe for ADE20k). Resizing never aligns corners. The
-heads have group norm, so that micro-batches and ranks do not change results. Published recipes have
-batch norm, whose statistics depend on the batch.
+The segmenter has UperNet (arXiv 1807.10221), pyramid pooling (arXiv 1612.01105), an FCN head (arXiv
+1411.4038), and BEiT's feature pyramid. The heads have group norm, so that micro-batches and ranks
+do not change results. Published recipes have batch norm in the heads.
 
-Logits are resized to the image's own size before the classes are chosen. Resizing classes instead
-costs several points of mIoU (mmsegmentation's issue 1965).
+Logits are resized to the image's size, and then classes are chosen. Choosing classes before
+resizing costs several points of mIoU (mmsegmentation's issue 1965).
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class GroupNorm(nn.GroupNorm):
         super().__init__(groups, channels)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise each image of maps (batch, channels, height, width) by itself."""
         return super().forward(input).type_as(input)
 
 
@@ -110,10 +108,7 @@ class Convolution(nn.Conv2d):
 
 
 class PixelClassifier(nn.Conv2d):
-    """Linear classifier of pixels.
-
-    Its initial weights from N(0, 0.01²) give an initial loss near ln(classes).
-    """
+    """Linear classifier of pixels, with an initial loss near ln(classes)."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__(inputs, classes, 1)
@@ -129,17 +124,12 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
-    """Return a convolution block that keeps the height and width of a map."""
     convolution = Convolution(inputs, outputs, size, padding=size // 2, bias=False)
     return nn.Sequential(convolution, GroupNorm(outputs), nn.ReLU())
 
 
 class FeaturePyramid(nn.Module):
-    """Feature pyramid: resizes four maps of one size by the factors 4, 2, 1 and 1/2.
-
-    As in BEiT's segmentation, transposed convolutions enlarge the first two maps, and max pooling
-    halves the fourth.
-    """
+    """Feature pyramid: resizes four maps of one size by the factors 4, 2, 1 and 1/2."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -175,8 +165,7 @@ class PyramidPooling(nn.Module):
 class UperNetHead(nn.Module):
     """UperNet head: pyramid pooling of the smallest map, then a feature pyramid network.
 
-    A convolution fuses all maps. The input maps have `width` channels, and the maps inside the head
-    have `channels`.
+    The input maps have `width` channels, and the maps inside the head have `channels`.
     """
 
     def __init__(
@@ -219,8 +208,7 @@ class FCNHead(nn.Module):
 class SegmentationLogits(NamedTuple):
     """Logits of both heads of a `Segmenter`, (batch, classes, rows, columns).
 
-    The UperNet head has 4 x 4 logits per patch and class. The FCN head's logits are used only in
-    the loss.
+    The UperNet head has 4 x 4 logits per patch and class. Only the loss uses the FCN head's logits.
     """
 
     main: Tensor
@@ -230,7 +218,7 @@ class SegmentationLogits(NamedTuple):
 class Segmenter(ImageEncoder):
     """Segmenter: an encoder, a feature pyramid over four of its layers, and two heads.
 
-    There is no final norm: the heads read the residual stream, as in BEiT.
+    Without a final norm, the heads read the residual stream, as in BEiT.
     """
 
     def __init__(self, config: SegmenterConfig) -> None:
@@ -260,10 +248,10 @@ class Segmenter(ImageEncoder):
 
 
 def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield each image's logits, float32 (classes, height, width), as `inference` says.
+    """Yield each image's logits, float32 (classes, height, width).
 
-    `inference` is a field of the model's configuration. Images are (channels, height, width), of
-    any size, on the model's device. The model must be in evaluation mode.
+    Images are (channels, height, width), of any size, on the model's device. The model must be in
+    evaluation mode.
     """
     if model.config.inference == "slide":
         return sliding_logits(model, images)
@@ -271,10 +259,9 @@ def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]
 
 
 def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield each image's logits: the mean over windows of the model's image size.
+    """Yield each image's logits, averaged over overlapping windows.
 
-    Windows of all images are batched together. An image that is smaller than a window is padded
-    with zeros at the right and the bottom.
+    An image smaller than a window is padded with zeros at the right and the bottom.
     """
     size = (model.config.image_size,) * 2
     stride = model.config.stride or model.config.image_size
@@ -313,7 +300,7 @@ def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
-    """Return the logits of an image, (classes, height, width), encoded as a whole.
+    """Encode an image at once, and return its logits, (classes, height, width).
 
     The image is padded with zeros to a multiple of the patch size.
     """
@@ -339,7 +326,7 @@ class WholeImageConfig(SegmenterConfig):
 def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
     """Return a model for `rows` x `columns` patches that shares the weights of `model`.
 
-    Only learned positions are not shared: they are interpolated (bicubic).
+    Learned positions are not shared, but interpolated (bicubic).
     """
     length = Grid(rows, columns, model.config.grid.prefix).length
     # The configuration checks the length against its own square grid too.

@@ -29,7 +29,7 @@ from magneto.vision.transforms import resize_to_fit
 
 # Masks read by the baseline, the check of a source, and the search for its classes.
 COUNTED, CHECKED, SAMPLE = 500, 8, 2000
-ONE_CLASS = ("the masks have no class besides 0 (255 is always ignored): write the classes as "
+ONE_CLASS = ("the masks have no class except 0, and 255 is always ignored: write the classes as "
              "0, 1, 2, ..., for example 1 in place of 255")  # fmt: skip
 # Numbers that a message shows.
 FEW = 5
@@ -40,8 +40,7 @@ SHOWN, OVERLAYS = 32, 4
 class MaskClasses:
     """Mapping from the numbers in masks to classes.
 
-    With `reduce_zero_label`, 0 is ignored and all other numbers are reduced by one. `ignored` lists
-    further numbers that are ignored, as the masks have them before this reduction.
+    For `reduce_zero_label` and `ignored`, see `SegmentationDataConfig`.
     """
 
     def __init__(
@@ -86,9 +85,9 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
 def count_pixels(
     split: ImageSplit, indices: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return how often each number occurs in some masks, int64 (256,).
+    """Count each number in the masks at `indices`, int64 (256,).
 
-    `indices` choose the masks, and `read` is applied to each mask.
+    `read` is applied to each mask before it is counted.
     """
     counts = np.zeros(256, np.int64)
     for index in indices.tolist():
@@ -100,7 +99,7 @@ def count_pixels(
 def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
     """Return the numbers in the splits' masks that are not ignored, in ascending order.
 
-    If a split is large, only a sample of its masks is read.
+    At most `SAMPLE` masks of each split are read.
 
     Raises:
         ValueError: If the masks have no class but 0.
@@ -117,17 +116,16 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
     if 2 * len(numbers) > classes:
         return ""
     shown = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
-    return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes up to their "
-            f"highest number ({shown}): write the classes as 0, 1, 2, ... in the masks, "
+    return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes from 0 "
+            f"to {classes - 1} ({shown}): write the classes as 0, 1, 2, ... in the masks, "
             "or list numbers without a class in data.ignored")  # fmt: skip
 
 
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
-    """Return a confusion matrix of pixels, without synchronising with the device.
+    """Return a confusion matrix of pixels, int64 (classes, classes).
 
     `labels` are the right classes, or `IGNORED`. `answers` are the predicted classes, in the same
-    shape. The result is int64 (classes, classes): rows are right classes, and columns are predicted
-    classes.
+    shape. Rows of the matrix are right classes. The host does not wait for the device.
     """
     pair = labels.long() * classes + answers
     last = torch.full_like(pair, classes * classes)
@@ -139,17 +137,12 @@ def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
 def segmentation_scores(
     matrix: Sequence[Sequence[float]], names: Sequence[str]
 ) -> dict[str, float]:
-    """Return the metrics of a confusion matrix.
-
-    Args:
-        matrix: Sum of `confusion` over a data set.
-        names: Names of the classes.
+    """Return the metrics of a confusion matrix, which is the sum of `confusion` over a data set.
 
     Returns:
-        "iou_NAME" is the intersection over union of each class that occurs or is predicted, and
-        "mean_iou" is its mean over these classes. "mean_accuracy" is the share of a class's pixels
-        that are predicted right, averaged over the classes that occur. "pixel_accuracy" is the
-        share of all pixels that are predicted right.
+        For each class that occurs or is predicted, "iou_NAME" is the intersection over union.
+        The mean of these values is "mean_iou". The share of right pixels is "pixel_accuracy".
+        The mean of this share over the classes that occur is "mean_accuracy".
 
     Raises:
         ValueError: If no pixel has a class.
@@ -219,14 +212,14 @@ class Segmentation(FineTuning):
                                  "docs/fields/segmentation.md")  # fmt: skip
         if len(self.names) != self.classes:
             raise ValueError(f"{where} has {len(self.names)} classes, but model.classes is "
-                             f"{self.classes}: set it to {len(self.names)} or null")  # fmt: skip
+                             f"{self.classes}: set model.classes to {len(self.names)} or "
+                             "null")  # fmt: skip
         if self.model_config.classes is None:
             self._progress.say(f"{self.classes} classes, from the data")
         self._check_masks(splits.train, self.masks)
         self.check_pretrained()
 
     def _check_masks(self, split: ImageSplit, masks: MaskClasses) -> None:
-        """Check that at least one of a few pairs of image and mask can be read."""
         problem = ""
         for index in evaluation_order(len(split))[:CHECKED].tolist():
             try:
@@ -256,10 +249,9 @@ class Segmentation(FineTuning):
         return {**super().dummy_batch(examples), "masks": masks}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the weighted sum of both heads' cross-entropy over all pixels with a class.
+        """Return the weighted sum of both heads' losses over all pixels with a class.
 
-        "pixel_accuracy" is logged. "broken" is the share of these pixels in images that replace
-        unreadable ones.
+        The logged "broken" is the share of these pixels in images that replace unreadable ones.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED
@@ -274,9 +266,9 @@ class Segmentation(FineTuning):
     def validation_batches(self) -> LazyBatches:
         """Return batches of validation images in a fixed random order.
 
-        A batch has a list of "images", a list of "masks", and "broken". `data.fit` resizes an image
-        but not its mask, because classes are compared at the mask's size. A blank image, whose
-        pixels are all ignored, replaces a broken image.
+        A batch has "broken", and lists of "images" and "masks". Images are resized to `data.fit`,
+        but masks are not, because classes are compared at the mask's size. A blank image replaces a
+        broken one, and all its pixels are ignored.
         """
         held, input_format = self.splits.validation, self.input_format
         blank = input_format.blank, np.full(input_format.blank.shape[1:], IGNORED, np.uint8)
@@ -339,7 +331,7 @@ class Segmentation(FineTuning):
         return classes_of(logits, pixels.shape[:2]).cpu().numpy().astype(np.uint8)
 
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
-        """Return each image's classes with their shares of its pixels, and a picture of them."""
+        """Return each class's share of an image's pixels, and a picture of the classes."""
         from magneto.vision.figures import overlay_png
 
         found = []

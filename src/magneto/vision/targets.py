@@ -48,11 +48,10 @@ VERB = "train image-modelling/tiny --data.image_tokenizer"
 
 
 class BlockMasking:
-    """Block-wise masking (BEiT) of the same number of patches in every image.
+    """Block-wise masking of the same number of patches in every image, as in BEiT.
 
-    Blocks of at least 16/196 of the patches are sampled until enough patches are masked. Blocks may
-    overlap, and are smaller than the grid in both directions. If too many patches are masked, some
-    are unmasked at random. If no block fits, single patches are masked.
+    Random blocks, which may overlap, are masked until the number is reached. If no block fits,
+    single patches are masked.
     """
 
     def __init__(self, rows: int, columns: int, ratio: float) -> None:
@@ -78,7 +77,6 @@ class BlockMasking:
         return np.flatnonzero(flat)
 
     def _add_block(self, hidden: np.ndarray, left: int, random: np.random.Generator) -> int:
-        """Mask one more block in `hidden`; return its number of new patches, at most `left`."""
         # With fewer patches left than the smallest block has, a block that overlaps others may fit.
         low, high = sorted((self.smallest, float(left)))
         areas = random.uniform(low, high, TRIES)
@@ -100,10 +98,9 @@ class BlockMasking:
 
 
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
-    """Return, for each row, the index of the vector with the largest cosine.
+    """Return the index of the vector with the largest cosine, for each row.
 
-    If several have the largest cosine, it is the first of them. Rows are (rows, width). Vectors are
-    (count, width), and have length 1.
+    Rows are (rows, width). Vectors are (count, width), and have length 1.
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
@@ -112,9 +109,8 @@ def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
 def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Return the centres of k-means by cosine, initialised with random rows.
 
-    A cluster without rows keeps its centre. If there are fewer rows than clusters, the other
-    centres are random directions. Rows are (rows, width) and centres are (count, width); both have
-    length 1.
+    A cluster without rows keeps its centre. If there are too few rows, the other centres are random
+    directions. Rows, (rows, width), and centres, (count, width), have length 1.
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -128,10 +124,9 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 
 
 class Codebook(nn.Module):
-    """Codebook: the direction of each code, (codes, width), and its share of all features.
+    """Codebook: a direction for each code, (codes, width), and the code's share of all features.
 
-    Directions and shares are moving averages with the decay `decay`. A code is revived when its
-    share falls below `revive_below` / `codes`: it gets part of a frequent code's features.
+    Directions and shares are moving averages. For `revive_below`, see `ImageTokenizerConfig`.
     """
 
     vectors: Tensor
@@ -163,10 +158,10 @@ class Codebook(nn.Module):
         return F.normalize(self.vectors, dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each feature's code and the code's vector; in training, accumulate the features.
+        """Return each feature's code, (...), and the vector of that code, (..., width).
 
-        Features are (..., width), and have length 1. Codes are (...), and vectors are (..., width).
-        Neither has gradients.
+        Features are (..., width), and have length 1. Codes and vectors have no gradients. In
+        training, features are accumulated for `end_step`.
         """
         with torch.no_grad():
             rows, directions = features.detach().flatten(0, -2), self.directions()
@@ -187,10 +182,9 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def end_step(self, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Update each code towards the mean of its features, and revive unused codes.
+        """Move each code towards the mean of its features, and revive rarely used codes.
 
-        `add_up` adds the tensors of all ranks. The result does not depend on the number of
-        micro-batches and ranks.
+        `add_up` adds the tensors of all ranks.
         """
         seen = add_up(self.seen)
         sums, counts = seen[..., :-1].sum(0), seen[..., -1].sum(0)
@@ -203,12 +197,7 @@ class Codebook(nn.Module):
         self.seen.zero_()
 
     def _revive(self, seen: Tensor) -> None:
-        """Give each unused code the smaller half of a frequent code's features.
-
-        A frequent code is split at most once. Codes are split in descending order of the size of
-        their smaller half. The unused code and the split code then each get half of their summed
-        shares of use, so that the former is not revived again at once.
-        """
+        # Each rare code gets the smaller half of the features of one frequent code.
         smaller, half = seen[..., -1].min(0)
         takers = self.use.argsort(stable=True)
         givers = smaller.argsort(descending=True, stable=True)
@@ -216,6 +205,7 @@ class Codebook(nn.Module):
         wanted = (self.use[takers] < self.least_use) & enough
         part = F.normalize(seen[half[givers], givers, :-1], dim=-1)
         self.vectors[takers] = torch.where(wanted[:, None], part, self.vectors[takers])
+        # Both get half of the sum, so that the rare code is not revived again at once.
         shared = (self.use[givers] + self.use[takers]) / 2
         self.use[givers] = torch.where(wanted, shared, self.use[givers])
         self.use[takers] = torch.where(wanted, shared, self.use[takers])
@@ -267,8 +257,8 @@ def patch_pixels(images: Tensor, size: int) -> Tensor:
 class PatchTokenizer(nn.Module):
     """Image tokenizer without an encoder: k-means of the patches' pixels.
 
-    `config` is an `ImageInputConfig` with a field `codes`. Each of the `batches` has images in
-    [-1, 1], (batch, channels, height, width).
+    `config` is an `ImageInputConfig` with a field `codes`. `batches` are images in [-1, 1], each
+    (batch, channels, height, width).
     """
 
     vectors: Tensor
@@ -302,7 +292,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 class CodeTargets(nn.Module):
-    """Frozen image tokenizer that reads a model's input, after undoing the normalisation."""
+    """Frozen image tokenizer that reads a model's normalised input."""
 
     scale: Tensor
     shift: Tensor
@@ -321,7 +311,7 @@ class CodeTargets(nn.Module):
         self.register_buffer("shift", 2 * mean - 1, persistent=False)
 
     def view(self, images: Tensor) -> Tensor:
-        """Return the model's input with pixels in [-1, 1], (batch, channels, height, width)."""
+        """Convert the model's input to pixels in [-1, 1], (batch, channels, height, width)."""
         return images * self.scale + self.shift
 
     @torch.no_grad()
@@ -334,7 +324,7 @@ class CodeTargets(nn.Module):
 
 
 class CodePrediction(ImageInputTask):
-    """Task that predicts the codes that a frozen image tokenizer gives to masked patches.
+    """Task that predicts the codes of masked patches, which a frozen image tokenizer gives.
 
     Attributes:
         patches: Block masking, which chooses the masked patches.
@@ -387,19 +377,10 @@ def load_targets(
     seed: int,
     batches: Callable[[], Iterable[Any]],
 ) -> CodeTargets:
-    """Return a frozen image tokenizer, on the CPU.
+    """Return the frozen image tokenizer `name`, on the CPU.
 
-    Args:
-        name: Directory of a run, builtin:patches, or builtin:noise, which gives random codes for
-            planning.
-        config: Configuration of the model: an `ImageInputConfig` with a field `codes`.
-        normalisation: Normalisation of the model's images.
-        seed: Seed of k-means.
-        batches: Function that returns batches of training images in [-1, 1], for builtin:patches.
-
-    Raises:
-        ValueError: If the run's image sizes differ from the model's, or if `name` is not a run and
-            `config.codes` is None.
+    `name` is the directory of a run, builtin:patches, or builtin:noise. The codes of builtin:noise
+    are random, for planning. `batches` returns training images in [-1, 1], for builtin:patches.
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)
@@ -428,7 +409,6 @@ def tokenizer_run(name: str) -> tuple[Path, Any] | None:
 
 
 def load_tokenizer(run: Path, model: ImageInputConfig) -> ImageTokenizer:
-    """Open the tokenizer of a run, on the CPU; see `load_targets`."""
     from magneto.runs import load_run, run_task
 
     run_task(run, {}, VERB)

@@ -1,10 +1,8 @@
-"""Training of an image tokenizer by vector-quantised knowledge distillation (VQ-KD).
+"""Training of an image tokenizer by VQ-KD (arXiv 2208.06366, section 3.1).
 
-A decoder predicts a teacher's features from the codes of `magneto.vision.targets.ImageTokenizer`. A
-teacher is a frozen module with a `width` and a `forward`. `forward` maps images (batch, channels,
-height, width) in [-1, 1] to features (batch, patches, width). Only the features' directions count.
-The codebook has no gradient. Moving averages over all micro-batches and ranks update the codebook
-once per step (arXiv 2208.06366, section 3.1).
+A decoder predicts a teacher's features from the codes. A teacher is a frozen module with a `width`.
+Teachers map images (batch, channels, height, width) in [-1, 1] to features (batch, patches, width).
+Only the direction of a feature counts.
 """
 
 from __future__ import annotations
@@ -48,10 +46,8 @@ K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     """Return histograms of gradient directions, (batch, 9, height / cell, width / cell).
 
-    As in scikit-image's `hog` without normalisation, the weight of a gradient is its length.
-    Gradients are central differences, and are 0 at the border. Each pixel has the gradient of the
-    channel with the longest gradient. Directions are unsigned, and each falls in one bin. A cell's
-    histogram is the mean over its pixels.
+    As in scikit-image's `hog` without normalisation, the weight of a gradient is its length. A
+    cell's histogram is the mean over its pixels.
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)
     down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
@@ -68,7 +64,7 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 class HogTeacher(nn.Module):
     """Teacher of histograms of gradients, as in MaskFeat (arXiv 2112.09133).
 
-    A patch has four cells if its side is even and at least 8 pixels. Other patches have one cell.
+    A patch has four cells if its side is even and at least 8 pixels, else one.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -100,9 +96,7 @@ class PixelTeacher(nn.Module):
 class PretrainedTeacher(nn.Module):
     """Teacher from transformers, with its own image size and normalisation.
 
-    The features are those of the patches. For CLIP (arXiv 2103.00020), they are the features after
-    final norm and projection. For DINO and DINOv2 (arXiv 2104.14294, 2304.07193), they are the
-    features after the final norm.
+    The features are those of the patches after the final norm. CLIP's features are projected too.
     """
 
     image_mean: Tensor
@@ -137,7 +131,7 @@ class PretrainedTeacher(nn.Module):
         self.width = vision.projection_dim if self.projects else vision.hidden_size
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Return the features of all tokens of normalised images; the patches follow the others."""
+        """Return the features of all tokens; the patches come last."""
         if not self.projects:
             return self.model(images).last_hidden_state
         vision = self.model.vision_model
@@ -189,10 +183,9 @@ class TokenizerDistillation(nn.Module):
         """Encode, quantise and decode images (batch, channels, height, width).
 
         Returns:
-            The first tensor is the predictions of the teacher's features, (batch, patches,
-            target_width). The second is the codes, (batch, patches). The third is the mean squared
-            differences between features and code vectors, (batch, patches). Their gradient flows
-            only to the features.
+            The first tensor is the predicted features of the teacher, (batch, patches,
+            target_width). The second tensor is the codes, (batch, patches). The third tensor is the
+            commitment loss, (batch, patches), whose gradient flows only to the encoder.
         """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)
@@ -206,7 +199,7 @@ class ImageTokenization(ImageTask):
     """Training of an image tokenizer.
 
     The loss per patch is 1 - cosine plus the weighted commitment loss. K-means of the first batches
-    initialises the codebook, and moving averages update it. Both use all ranks and micro-batches.
+    initialises the codebook.
     """
 
     whole_model = "k-means of the codebook runs only the encoder of the image tokenizer"
@@ -288,10 +281,10 @@ class ImageTokenization(ImageTask):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss, the cosine and the use of codes, measured on the validation images.
+        """Return the loss, the cosine and the use of codes.
 
-        "codebook_use" is the share of codes that occur. "codebook_perplexity" is the exponential of
-        the entropy of the codes' frequencies.
+        The share of codes that occur is "codebook_use". The exponential of the entropy of the code
+        frequencies is "codebook_perplexity".
         """
         count, used = count_patches(sums), [share for share in sums["used"] if share]
         apart = sums["apart"] / count

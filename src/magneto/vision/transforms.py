@@ -1,7 +1,6 @@
 """Image transforms: cropping, resizing and normalisation.
 
-A crop is chosen before decoding, so that a JPEG may be decoded at a smaller size. A transform is a
-function of a picture and a random generator that returns float32 (channels, height, width).
+A transform maps a picture and a random generator to float32 (channels, height, width).
 """
 
 from __future__ import annotations
@@ -37,11 +36,10 @@ class Box:
 
 
 def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
-    """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
+    """Resize a picture to the shorter side `resize`, and crop the square in the centre.
 
-    The result, uint8 (size, size, channels), equals that of torchvision's Resize(resize) and
-    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed. The crop is resized
-    horizontally, rounded, and resized vertically, as Pillow does with a whole picture.
+    The result, uint8 (size, size, channels), differs by at most 1 of 255 levels from that of
+    torchvision's Resize(resize) and CenterCrop(size).
     """
     pixels = picture.pixels()
     high, wide = pixels.shape[:2]
@@ -59,10 +57,10 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return the source pixels that determine a part of a resized side, and the part's two ends.
+    """Return which source pixels a part of a resized side needs, and the two ends of the part.
 
     The side is resized from `old` to `new` pixels. `start` and `size` of the part are in new
-    pixels. The ends are in source pixels from the start of the returned slice.
+    pixels. The ends are in source pixels, counted from the start of the slice.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -77,11 +75,10 @@ def random_crop_box(
     ratio: tuple[float, float],
     random: np.random.Generator,
 ) -> Box:
-    """Sample a random rectangle of a picture.
+    """Sample a random rectangle of a picture, like torchvision's RandomResizedCrop.
 
-    `scale` is the range of the rectangle's share of the area, and `ratio` the range of its aspect
-    ratio. As in torchvision's RandomResizedCrop, the aspect ratio is sampled on a log scale. If
-    `TRIES` rectangles do not fit, the largest allowed rectangle in the centre is used.
+    `scale` is the range of the rectangle's share of the area. `ratio` is the range of width divided
+    by height.
     """
     height, width = picture.height, picture.width
     for _ in range(TRIES):
@@ -100,9 +97,8 @@ def random_crop_box(
 def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
     """Crop a box and resize it to a square, uint8 (size, size, channels), by bicubic resampling.
 
-    If the image is decoded at full size, the result equals that of torchvision's resized_crop. With
-    `reduce`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, as long as the crop is not
-    smaller than the result. Decoding is then faster, and the blur differs slightly.
+    The result equals that of torchvision's resized_crop. With `reduce`, a large JPEG may be decoded
+    at 1/2, 1/4 or 1/8 of its size, which is faster. The blur then differs slightly.
     """
     least = min(box.height, box.width)
     scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))
@@ -131,8 +127,7 @@ def size_to_fit(height: int, width: int, fit: tuple[int, int] | None) -> tuple[i
 def resize_to_fit(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
     """Resize pixels bilinearly to the largest size within `fit`, and keep the aspect ratio.
 
-    `fit` is the maximum of the longer side and the maximum of the shorter side; None does not
-    resize.
+    `fit` limits the longer side and the shorter side, in pixels; None keeps the size.
     """
     height, width = pixels.shape[:2]
     rows, columns = size_to_fit(height, width, fit)

@@ -237,10 +237,10 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (ImageTokenizerConfig, {"teacher": "clop"}, "hog, pixels, clip:PATH.*not 'clop'"),
     (ImageModelConfig, {**BACKBONE, "aggregation_layer": 3}, r"below layers \(3\), not 3"),
     (ImageModelConfig, {"stem": "convolutions"}, "stem must be linear"),
-    (SegmenterConfig, {**SEGMENTER, "stride": 17}, r"stride must be 1 to image_size \(16\)"),
+    (SegmenterConfig, {**SEGMENTER, "stride": 17}, r"stride must be from 1 to image_size \(16\)"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 1, 2, 4)}, "at the top layer, 3"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 2, 1, 3)}, "feature_layers must ascend"),
-    (AugmentationConfig, {"crop_scale": (0.5, 0.2)}, "crop_scale must be a range"),
+    (AugmentationConfig, {"crop_scale": (0.5, 0.2)}, "crop_scale must have the smaller share"),
     (ImageModellingDataConfig, {"augmentation": AugmentationConfig(erasing=0.5)}, "must be 0"),
     (ImageDataConfig, {"source": "builtin:digit"}, "builtin:digits, builtin:scenes"),
 ]
