@@ -69,7 +69,7 @@ def existing_path(name: str) -> Path:
     """Return the path of a file or folder.
 
     Raises:
-        FileNotFoundError: If there is none, or if it is a pipe or device.
+        FileNotFoundError: If the path is not a file or folder.
     """
     if not name.strip():
         raise FileNotFoundError("the source is empty: name a file or a folder")
@@ -339,13 +339,9 @@ def stream_records(
 ) -> Iterator[R]:
     """Yield the result of `read` for each record of a file.
 
-    Blank lines are skipped. Lone surrogates become U+FFFD, since no tokenizer accepts them.
-
-    Args:
-        path: A .tar file, or a file with an ending in `RECORDS`, compressed or not. A text file in
-            a .tar file is a record with the field "text".
-        counts: Receives counts of unreadable records.
-        read: Function of a record (see `read_each`). By default it returns the record.
+    The file is a .tar file or has an ending in `RECORDS`, compressed or not. A text file in a .tar
+    file is a record with the field "text". Blank lines are skipped. Lone surrogates become U+FFFD,
+    since no tokenizer accepts them.
 
     Raises:
         ValueError: If the file is damaged.

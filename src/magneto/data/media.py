@@ -102,9 +102,7 @@ def size_of(path: Path) -> int:
 class Files(MediaColumn):
     """Column of separate files.
 
-    Args:
-        root: Folder to which the paths are relative.
-        names: Paths with "/" between their parts, or "" for a row without a file.
+    `root` is the folder of relative paths. A row without a file has "".
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -191,10 +189,7 @@ class Members(MediaColumn):
 class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
-    Args:
-        dataset: Data set that has only this column and does not decode it.
-        column: Name of the column.
-        where: Source, for messages.
+    `dataset` has only this column and does not decode it. Messages name the source as `where`.
     """
 
     def __init__(self, dataset: Any, column: str, where: str) -> None:

@@ -38,7 +38,7 @@ def join_words(words: Sequence[Any], most: int = LISTED) -> str:
 
 
 def quantity(number: int, units: str) -> str:
-    """Return a number with its unit.
+    """Return a number and a unit as text.
 
     `units` has a plural as first or second word. For the number 1, "rows of a split" becomes "1 row
     of a split".
@@ -152,13 +152,9 @@ def read_each(
 ) -> Iterator[R]:
     """Yield the result of `read` for each record. Failures are counted as malformed records.
 
-    Args:
-        records: The records. An error of the iteration itself is raised.
-        read: Function of a record, which may raise any error. If it returns None, the record is
-            skipped without a count.
-        counts: Receives the failures.
-        where: Text before a record's number in messages, such as "a.jsonl, line".
-        first: Number of the first record.
+    `read` may raise any error. If `read` returns None, the record is skipped without a count.
+    Messages name a record by `where` and a number, as in "a.jsonl, line 3". `first` is the first
+    number. An error of the iteration itself is raised.
     """
     for number, record in enumerate(records, first):
         try:

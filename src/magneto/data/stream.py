@@ -104,12 +104,7 @@ def piece_start(number: int, size: int, parts: int) -> int:
 
 
 def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], str]) -> Any:
-    """Return a batch of examples.
-
-    Args:
-        make: Function from a sequence of examples to a batch.
-        examples: The sequence.
-        name: Function from an example to its name, for messages.
+    """Return `make(examples)`.
 
     Raises:
         ValueError: If `make` fails. The message names the first example that fails alone. If no
@@ -130,9 +125,7 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) -> BatchStream:
     """Return batches of numbered examples.
 
-    Args:
-        plan: Plan whose examples are rows (draw, number).
-        make: Function from numbers and draws to a batch.
+    The examples of `plan` are rows (draw, number). `make` makes a batch from numbers and draws.
     """
 
     def make_rows(rows: np.ndarray) -> Any:
@@ -149,15 +142,10 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan of rows (draw, number) in random order.
 
-    Without repeats, every example comes once per epoch.
-
-    Args:
-        count: Number of examples.
-        batch_size: Examples of a global batch.
-        seed: Seed of the order.
-        repeats: Copies of an example in a global batch ("repeated augmentation", arXiv 1901.09335).
-            The length of an epoch does not depend on `repeats`, so copies leave fewer distinct
-            examples. The draw of copy i in an epoch is epoch * repeats + i.
+    Without repeats, every example comes once per epoch. With `repeats`, a global batch has this
+    number of copies of each example ("repeated augmentation", arXiv 1901.09335). The length of an
+    epoch does not change, so an epoch has fewer distinct examples. The draw of copy i is epoch *
+    repeats + i.
     """
     # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
     chunk = max(1, batch_size // repeats)
@@ -179,11 +167,6 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
 
     Every example comes once per epoch. The shuffled examples are divided into pools of `POOL`
     batches. Each pool is sorted by length and divided into batches. Then the batches are shuffled.
-
-    Args:
-        lengths: Length of each example.
-        batch_size: Examples of a global batch.
-        seed: Seed of the order.
     """
     count = len(lengths)
 
@@ -238,13 +221,9 @@ def in_blocks(
 ) -> Plan:
     """Return a plan of consecutive blocks with different numbers of examples.
 
-    The first call for a step computes the sizes of all earlier blocks.
-
-    Args:
-        block: Function from a block's number to the examples of the block.
-        batch_size: Examples of a global batch.
-        size: Function from a block's number to the number of examples. If it returns None, `block`
-            is called to count the examples.
+    `block` returns the examples of a block by the block's number. `size` returns the number of
+    these examples, or None if only `block` can tell. The first call for a step computes the sizes
+    of all earlier blocks.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -308,13 +287,10 @@ def group_stream(
     make: Callable[[np.ndarray], Any],
     name: Callable[[np.ndarray], str],
 ) -> BatchStream:
-    """Return batches that are lists of groups. Each group is padded to its longest example.
+    """Return batches that are lists of groups. A group is an array of examples.
 
-    Args:
-        block: Function from a block's number to a list of groups. A group is an array of examples.
-        batch_size: Groups of a global batch.
-        make: Function from the examples of a group to tensors.
-        name: Function from an example to its name, for messages.
+    `block` returns the groups of a block by the block's number. `make` makes tensors of a group.
+    `batch_size` counts groups.
     """
 
     def make_groups(piece: Sequence[np.ndarray]) -> list[Any]:
@@ -331,12 +307,8 @@ def join_streams(
 ) -> BatchStream:
     """Return batches that combine examples of several streams.
 
-    Each stream has its own order, epochs and share of a batch. Every piece of a global batch has
-    examples of all streams.
-
-    Args:
-        streams: Streams by name.
-        join: Function that makes one batch from a dict of the streams' batches.
+    Every stream has a separate order, separate epochs and a share of each batch. `join` makes one
+    batch from a dict of the streams' batches.
     """
 
     def plan(step: int) -> dict[str, Any]:

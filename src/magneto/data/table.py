@@ -252,7 +252,7 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. If the table grows later, its earlier rows stay in their
+    Rows with the same value stay together. If rows are added later, earlier rows stay in their
     part. There are two exceptions. If one part would be empty, the value with the nearest hash goes
     to this part. If less than half of the requested rows would be held out, further values are held
     out in the order of their hashes.

@@ -209,7 +209,7 @@ def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer
     """Check that the model's vocabulary size `wanted` is not below `least`.
 
     Raises:
-        ValueError: If it is below. The message says with `whose` what has `least` tokens.
+        ValueError: If the vocabulary is too small.
     """
     if wanted is not None and wanted < least:
         raise ValueError(f"model.vocab_size ({wanted}) is too small for the {least} tokens of "

@@ -65,15 +65,7 @@ class WorkerFailure:
 
 
 class BatchPrefetcher:
-    """Prefetcher, which makes this rank's pieces of each batch ahead of training.
-
-    Args:
-        stream: The batches.
-        parts: Pieces of a global batch.
-        wanted: Numbers of the pieces to make.
-        pin: Whether to copy batches to pinned memory, for a GPU.
-        num_workers: Number of worker processes. 0 uses a thread.
-    """
+    """Prefetcher, which makes this rank's pieces of each batch ahead of training."""
 
     def __init__(
         self,

@@ -243,7 +243,7 @@ def build_mask(
         past: Number of cached positions before `x`.
         causal: Whether a position attends only to itself and earlier positions.
         window: Number of positions to attend to, or None for all. The window ends at the position
-            itself. Without `causal`, it extends as far forwards as backwards.
+            itself. Without `causal`, the window extends as far forwards as backwards.
 
     Raises:
         ValueError: If the mask is not boolean or has another shape.
@@ -326,10 +326,8 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
     such a position, the sequence counts as one document. Windows and prefixes can have this effect.
     With a cache, the first document starts at the earliest key that a query attends to.
 
-    Args:
-        attention_mask: Boolean, (batch, query length, key length).
-        past: Number of cached positions before the queries.
-        causal: Whether causal order restricts attention in addition to the mask.
+    `attention_mask` is boolean, (batch, query length, key length). `past` is the number of cached
+    positions.
     """
     length, keys = attention_mask.shape[1:]
     place = torch.arange(past, past + length, device=attention_mask.device)

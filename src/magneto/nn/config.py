@@ -82,10 +82,10 @@ class TransformerConfig:
     are gated units: one half of the inner layer is activated and multiplied by the other
     half."""
     encoder_layers: Layers | None = None
-    """Number of encoder layers. If it is set, the model is an encoder-decoder and ignores
-    `layers` (default: null)."""
+    """Number of encoder layers of an encoder-decoder. An encoder-decoder ignores `layers`
+    (default: null, no encoder-decoder)."""
     decoder_layers: Layers | None = None
-    """Number of decoder layers. Set it together with `encoder_layers` (default: null)."""
+    """Number of decoder layers of an encoder-decoder (default: null, no encoder-decoder)."""
     key_value_heads: Width | None = None
     """Number of key/value heads in grouped-query attention. It must divide `heads` (default:
     null, as many as `heads`)."""
@@ -105,7 +105,7 @@ class TransformerConfig:
     unbiased: tuple[Biased, ...] = ()
     """Projections without a bias although `bias` is true. BEiT's keys have no bias."""
     dropout: Free[Dropout] = 0.0
-    """Dropout rate of embeddings and of each branch before it is added to the residual stream."""
+    """Dropout rate of embeddings and of the output of each branch."""
     embedding_dropout: Free[Dropout | None] = None
     """Dropout rate of embeddings (default: null, the rate of `dropout`)."""
     attention_dropout: Free[Dropout] = 0.0
@@ -143,8 +143,8 @@ class TransformerConfig:
     and learning rates by width. The best learning rate of a narrow model then fits a wide
     model with the same head width."""
     base_width: Free[Width | None] = None
-    """Width of the model whose learning rate was tuned. "mup" requires it and changes nothing at
-    this width (default: null)."""
+    """Width of the model whose learning rate was tuned. At this width, "mup" changes nothing.
+    "mup" requires a value (default: null)."""
     checkpoint_activations: Free[bool] = False
     """Activation checkpointing. The backward pass recomputes each layer, which saves memory."""
 
@@ -263,7 +263,7 @@ class TransformerConfig:
     def depth(self, stack: Stack) -> Depth:
         """Return the depth of a stack.
 
-        For an encoder-decoder, it includes the depth of the other stack.
+        In an encoder-decoder, the depth includes the other stack.
         """
         if self.encoder_layers is None or self.decoder_layers is None:
             return Depth(stack, self.layers)

@@ -42,7 +42,7 @@ CUT_STD = 0.879596566170685
 class Projection(nn.Linear):
     """Linear layer whose slices of rows are initialised by role. The bias is initially 0.
 
-    torch's constructor initialises with a gain of 1. `initialize` repeats it with the placement's
+    torch's constructor initialises with a gain of 1. `initialize` repeats this with the placement's
     gain.
 
     Args:

@@ -238,7 +238,7 @@ class Encoder(LayerStack):
 
 
 class Decoder(LayerStack):
-    """Causal decoder stack. With `encoder_layers` in the configuration, it has cross-attention."""
+    """Causal decoder stack, with cross-attention if the configuration has `encoder_layers`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, "decoder")

@@ -88,7 +88,7 @@ PiecesByKind = Mapping[str, Mapping[str, Piece]]
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
     """Return this rank's rows of parameters and persistent buffers. A tied tensor occurs once.
 
-    If `average` is not None, its values replace the model's weights.
+    If `average` is not None, averaged weights replace the model's weights.
     """
     inner = unwrap(model)
     saved = inner.state_dict(keep_vars=True)
@@ -172,13 +172,7 @@ def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dic
 class RunWeights:
     """Weights in a run's directory: checkpoints, the best weights, and weights to average.
 
-    Every rank must call each method.
-
-    Args:
-        run: Directory of the run.
-        config: Settings of the loop, such as the number of checkpoints to keep.
-        world: The ranks.
-        say: Function that prints warnings about damaged weights.
+    Every rank must call each method. `say` prints warnings about damaged weights.
 
     Attributes:
         undamaged: Undamaged checkpoints, the oldest first (main process only).
@@ -331,8 +325,8 @@ class CheckpointWriter:
     ) -> None:
         """Write a directory. An existing one is replaced when the new content is complete.
 
-        `state` is written as JSON. At the end, the main process calls `after`. If an earlier write
-        in the background failed, its error is raised here.
+        `state` is written as JSON. At the end, the main process calls `after`. An error of an
+        earlier write in the background is raised here.
         """
         self.wait()
         if not self.background:
@@ -430,7 +424,7 @@ def publish_parts(
 
 
 def copy_to_cpu(tensor: Tensor) -> Tensor:
-    """Return a copy, which is complete only after `torch.cuda.synchronize` if it is from a GPU."""
+    """Return a copy in CPU memory. A copy from a GPU needs `torch.cuda.synchronize` before use."""
     pin = tensor.device.type == "cuda"
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
     return made.copy_(tensor, non_blocking=pin)

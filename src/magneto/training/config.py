@@ -35,7 +35,7 @@ class TrainingConfig:
     batch_size: BatchSize = 32
     """Examples per optimizer step, over all ranks and micro-batches."""
     gradient_accumulation_steps: BatchSize = 1
-    """Micro-batches per rank and step. More of them save memory."""
+    """Micro-batches per rank and step. With more micro-batches, a step needs less memory."""
     learning_rate: PositiveFloat | None = None
     """Peak learning rate (default: the recipe's rate for the placement)."""
     schedule: Schedule = "polynomial"
@@ -62,7 +62,7 @@ class TrainingConfig:
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay of weight matrices. Other parameters do not decay."""
     clip_norm: PositiveFloat | None = None
-    """Largest gradient norm. Larger gradients are scaled down to it (default: null, no
+    """Largest gradient norm. Larger gradients are scaled to this norm (default: null, no
     clipping)."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """"fp32", or "bf16" by autocast."""
@@ -70,8 +70,8 @@ class TrainingConfig:
     """Compile the model with torch.compile. This takes minutes, and steps on a GPU become
     faster."""
     ema_decay: Share | None = None
-    """Decay of an exponential moving average of the weights. If it is set, evaluation uses the
-    average (default: null, no average)."""
+    """Decay of an exponential moving average of the weights. Evaluation then uses the average
+    (default: null, no average)."""
     log_every: Free[PositiveInt] = 10
     """Steps between log rows."""
     evaluate_every: NonNegativeInt = 0

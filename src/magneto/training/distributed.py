@@ -169,9 +169,9 @@ def training_process(config: TrainingConfig) -> Iterator[World]:
 def rendezvous_options() -> dict[str, Any]:
     """Return arguments of `init_process_group` for the rendezvous.
 
-    When torchrun restarts its workers, its store still has the old addresses. On one machine, each
-    restart therefore gets another prefix. Several machines get no prefix, since each counts its own
-    restarts.
+    When torchrun restarts the workers, torchrun's store still has the old addresses. On one
+    machine, each restart therefore gets another prefix. Several machines count restarts separately,
+    so they get no prefix.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -259,7 +259,7 @@ def broadcast_from_main(value: Any, world: World) -> Any:
 
 
 def call_on_main(world: World, function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function on the main process only. Return its result on every rank."""
+    """Call a function on the main process only. Return the result on every rank."""
     return broadcast_from_main(function(*given) if world.is_main_process else None, world)
 
 
@@ -276,7 +276,7 @@ def gather_lists(
 
 @contextmanager
 def main_process_first(world: World) -> Iterator[None]:
-    """Run the block on the main process first. The other ranks can then use its caches."""
+    """Run the block on the main process first, so that the other ranks find filled caches."""
     if not world.is_main_process:
         barrier(world)
     yield
@@ -357,7 +357,7 @@ class Piece:
     """Rows of a tensor that this rank has in memory.
 
     Attributes:
-        tensor: The rows, detached. They share the model's memory.
+        tensor: The rows, detached. The rows share memory with the model.
         start: Number of the first row.
         shape: Shape of the whole tensor.
         sharded: Whether other ranks have other rows. If not, each rank has all rows.

@@ -1,13 +1,13 @@
-"""Initial weights of a task's model, and its memory and operations computed from shapes.
+"""Initial weights of a task's model. Memory and operations of the model are computed from shapes.
 
 The initial weights are bit-identical for any number of processes. The model is built on the meta
-device, sharded, and initialised module by module, so no process needs memory for the whole model. A
-module's random numbers depend on the seed and the module's name alone.
+device, sharded, and initialised module by module. No process then needs memory for the whole model.
+A module's random numbers depend on the seed and the module's name alone.
 
 For this, `reset_parameters` of each module must fill the module's tensors, and nothing may change
-them afterwards. Modules of torch and Magneto satisfy this. A model does not if a module sets a
-value in a child, if a module with parameters has no `reset_parameters`, or if the model loads
-weights. Every process then builds the whole model and keeps some rows.
+the tensors afterwards. Modules of torch and Magneto satisfy this. Three things violate this: a
+module that sets a value in a child, a module with parameters but no `reset_parameters`, and a model
+that loads weights. Every process then builds the whole model and keeps some rows.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def initial_model(
         task: A prepared task.
         seed: Seed of the weights.
         world: The ranks. Every rank must call this function.
-        say: Function that prints why each rank builds the whole model, if it does.
+        say: Function that prints why each rank must build the whole model.
     """
     model, reason = build_on_meta(task.build_model)
     if model is not None:

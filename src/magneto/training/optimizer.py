@@ -156,7 +156,8 @@ def take_step(
 def all_finite(parameters: list[nn.Parameter], world: World) -> bool:
     """Return whether all weights are finite on every rank. Every rank must call this function.
 
-    The loss of a step does not show this, since it is computed before the update.
+    A step's loss is computed before the update, so the loss does not show weights that have become
+    infinite or NaN.
     """
     weights = [local_shard(parameter.detach()) for parameter in parameters]
     largest = torch._foreach_norm([w for w in weights if w.numel()], math.inf)

@@ -115,7 +115,7 @@ class Task(ABC):
         model_config: Values of the `model` section.
         data_config: Values of the `data` section.
         seed: Seed of weights, data order, dropout and splits.
-        problems: Examples with problems. A file of the run lists them by name.
+        problems: Examples with problems. A file of the run lists their names.
     """
 
     primary_metric: str = "loss"
@@ -135,7 +135,7 @@ class Task(ABC):
     def prepare(self, progress: Progress = SILENT) -> None:
         """Tokenise, cache or download data.
 
-        Each rank calls this method once. The first rank calls it before the others.
+        Each rank calls this method once. Rank 0 calls this method before the other ranks.
         """
         return None
 
@@ -143,8 +143,8 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
 
-        The method must also work on the meta device. There it is called to initialise weights
-        module by module (`magneto.training.model`) and to count operations.
+        The method must also work on the meta device. Weights are then initialised module by module
+        (`magneto.training.model`), and operations can be counted without memory for the weights.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
