@@ -48,8 +48,7 @@ def transducer_loss(
 
     The loss is infinite if there are no frames, or if no path has a positive probability. The loss
     is NaN if a logit is NaN. In both cases, the gradient is zero, and other utterances are
-    unaffected. Padding may have any values, including NaN. An utterance may have more labels than
-    frames.
+    unaffected. Padding may have any values, including NaN.
 
     Args:
         logits: Logits of each cell, (batch, time, labels + 1, vocabulary).

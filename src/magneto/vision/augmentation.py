@@ -100,7 +100,6 @@ def random_erasing(
 
 
 def rand_augment(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
-    """Apply RandAugment to an RGB or grey image."""
     for which in random.integers(len(OPERATIONS), size=DRAWN):
         if random.random() >= PROBABILITY:
             continue

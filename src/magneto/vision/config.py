@@ -106,7 +106,6 @@ class ImageInputConfig:
                 require(self.channels, "channels"))  # fmt: skip
 
     def derived_sizes(self, side: int = LARGEST_SIDE) -> tuple[int, int]:
-        """Return image size and patch size for images whose shorter side is `side` pixels."""
         return derive_sizes(side, self.image_size, self.patch_size)
 
     @property

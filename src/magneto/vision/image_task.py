@@ -125,7 +125,6 @@ class ImageTask(ImageInputTask):
 
     @cached_property
     def splits(self) -> ImageSplits:
-        """Training and validation images."""
         return load_images(self.data_config, self.seed, self._progress, self.problems)
 
     def check(self) -> None:

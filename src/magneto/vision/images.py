@@ -295,8 +295,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is none.
 
-    If a table has columns of media, no other column is tried. `given` is the name in the recipe.
-    `mask` is the name of the column of masks.
+    If a table has columns of media, no other column is tried. The recipe's name is `given`, and
+    `mask` is the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]

@@ -39,7 +39,7 @@ class ImageSample:
     Attributes:
         sizes: Height and width of each image, int64 (images, 2).
         grey: Whether all images are grey.
-        huge: Name and size of an image with more than `MOST_PIXELS` pixels; "" if there is none.
+        huge: Name and size of an image with more than `MOST_PIXELS` pixels, or "".
     """
 
     sizes: np.ndarray

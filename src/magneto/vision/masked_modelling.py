@@ -62,7 +62,6 @@ class MaskedImageModel(ImageEncoder):
         self.head = NormalLinear(config.width, codes, bias=True, std=NORMAL_STD)
 
     def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
-        """Replace masked vectors in (batch, patches, width) by the mask token."""
         places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
@@ -146,13 +145,11 @@ class ImageModelling(CodePrediction, ImageTask):
         return LazyBatches(batches.plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return sums over images that are not broken, without patch aggregation."""
         codes = self._wanted(batch).masked_fill(batch["broken"][:, None], IGNORED)
         logits = model(batch["images"], batch["hidden"]).flatten(0, 1)
         return Scores(prediction_sums(logits, codes.flatten()))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss (nats per masked patch), perplexity and accuracy."""
         count = count_patches(sums)
         return loss_metrics(sums) | {"masked_accuracy": sums["right"] / count}
 

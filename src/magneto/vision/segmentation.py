@@ -85,10 +85,7 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
 def count_pixels(
     split: ImageSplit, indices: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Count each number in the masks at `indices`, int64 (256,).
-
-    `read` is applied to each mask before it is counted.
-    """
+    """Count each number in the masks at `indices`, int64 (256,), after `read` of each mask."""
     counts = np.zeros(256, np.int64)
     for index in indices.tolist():
         with suppress(BrokenImage):

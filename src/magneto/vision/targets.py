@@ -154,7 +154,6 @@ class Codebook(nn.Module):
         nn.init.zeros_(self.seen)
 
     def directions(self) -> Tensor:
-        """Return the codes' vectors, normalised to length 1, (codes, width)."""
         return F.normalize(self.vectors, dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,7 +276,6 @@ class PatchTokenizer(nn.Module):
         self.register_buffer("vectors", vectors)
 
     def directions(self, images: Tensor) -> Tensor:
-        """Return the patches of images as vectors of length 1, (batch, patches, width)."""
         return F.normalize(patch_pixels(images, self.config.input_sizes[1]), dim=-1)
 
     def encode(self, images: Tensor) -> Tensor:
