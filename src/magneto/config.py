@@ -107,7 +107,7 @@ def abbreviate(value: Any) -> str:
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `values` in which the dotted keys of `changes` are set."""
+    """Return a copy of `values` with the changes, which have dotted keys."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     for dotted, value in changes.items():
         *path, last = dotted.split(".")

@@ -260,18 +260,15 @@ def _read_word(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Parsed annotation of a field.
+    """Parsed annotation of a field."""
 
-    Attributes:
-        kind: Type without None and bounds.
-        optional: Whether None is allowed.
-        bounds: Bounds of the numbers in words, or "".
-        free: Whether the type is `Free`.
-    """
-
+    # Type without None and bounds.
     kind: Any
+    # Whether None is allowed.
     optional: bool
+    # Bounds of the numbers in words, or "".
     bounds: str
+    # Whether the type is `Free`.
     free: bool = False
 
     @classmethod

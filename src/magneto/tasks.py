@@ -12,24 +12,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """Entry of a task in the table.
+    """Entry of a task in the table."""
 
-    Attributes:
-        task: Import path of the task, "package.module:Class".
-        configs: Names of the configuration classes of the sections `model` and `data`, in
-            package.config.
-        verbs: Commands for the task's runs, without `magneto` and without the run. Words in
-            capitals are placeholders. `evaluate` and `report` work for every task.
-        reads: Input of `magneto predict`, which is "images", "texts" or "rows". Any other word,
-            such as "question", names the text that follows the images.
-        plateau_batches: Number of validation batches that measure the unigram baseline. Tasks that
-            pre-train no encoder have 0.
-    """
-
+    # Import path of the task, "package.module:Class".
     task: str
+    # Names of the configuration classes of the sections `model` and `data`, in package.config.
     configs: tuple[str, str]
+    # Commands for the task's runs, without `magneto` and without the run. Words in capitals are
+    # placeholders. `evaluate` and `report` work for every task.
     verbs: tuple[str, ...] = ()
+    # Input of `magneto predict`, which is "images", "texts" or "rows". Any other word, such as
+    # "question", names the text that follows the images.
     reads: str = "images"
+    # Number of validation batches that measure the unigram baseline. Tasks that pre-train no
+    # encoder have 0.
     plateau_batches: int = 0
 
 

@@ -43,7 +43,7 @@ class StoredTensor:
         return self.rows(0, self.shape[0])
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Return the rows `start` to `stop - 1`; a scalar has one row."""
+        """Return the rows `start` to `stop - 1`. A scalar has one row."""
         if not self.shape:
             return self.read()
         parts = [

@@ -94,7 +94,6 @@ def fairseq_layer(
 
 
 def fairseq_decoder_layer(outer: str, mlp: str = "ffn.") -> dict[str, str | tuple[str, ...]]:
-    """Return the name map of a layer with cross-attention."""
     parts = {f"cross_attention.attention.{part}_proj": f"encoder_attn.{part}_proj"
              for part in ("q", "k", "v", "out")}  # fmt: skip
     norm = {f"cross_attention.{outer}": "encoder_attn_layer_norm"}

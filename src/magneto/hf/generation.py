@@ -43,9 +43,9 @@ class Sampling:
     new_tokens: Width = 100
     """Maximum number of new tokens."""
     temperature: NonNegativeFloat = 0.8
-    """Sampling temperature; 0 selects the most probable token."""
+    """Sampling temperature. 0 selects the most probable token."""
     top_k: NonNegativeInt = 50
-    """Sample only from this number of most probable tokens; 0 means all tokens."""
+    """Number of most probable tokens to sample from. 0 means all tokens."""
     top_p: Part = 1.0
     """Sample only from the most probable tokens with this total probability (nucleus sampling)."""
     beams: Beams = 1
@@ -107,7 +107,7 @@ class BeamSearch:
     """
 
     beams: Beams = BEAMS
-    """Number of beams; 1 is greedy search."""
+    """Number of beams. 1 means greedy search."""
     length_penalty: float = 1.0
     """Length penalty p. The score is the log-probability divided by length ** p."""
     count: PositiveInt = 1

@@ -54,16 +54,13 @@ FROM_TWO = Layout(lambda table: table[2:], lambda table: nn.functional.pad(table
 
 @dataclass(frozen=True)
 class TheirTensors:
-    """The other library's tensors for a module or tensor of Magneto.
+    """The other library's tensors for a module or tensor of Magneto."""
 
-    Attributes:
-        names: Names of the tensors. Several tensors are stacked along the first dimension.
-        layout: Conversion of the layout.
-        kinds: Suffixes of the names, or ("",) for a single tensor.
-    """
-
+    # Names of the tensors. Several tensors are stacked along the first dimension.
     names: tuple[str, ...]
+    # Conversion of the layout.
     layout: Layout = SAME
+    # Suffixes of the names, or ("",) for a single tensor.
     kinds: tuple[str, ...] = (".weight", ".bias")
 
 
@@ -216,7 +213,6 @@ def _known(fields: Fields) -> list[tuple[str, Field]]:
 
 
 def read_fields(fields: Fields, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the fields of the other library's configuration to Magneto's."""
     return {
         mine: pair.read(theirs[pair.theirs]) for mine, pair in _known(fields)
         if pair.theirs in theirs
@@ -224,7 +220,6 @@ def read_fields(fields: Fields, theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_fields(fields: Fields, config: Any) -> dict[str, Any]:
-    """Convert Magneto's fields to the other library's."""
     return {pair.theirs: pair.write(getattr(config, mine)) for mine, pair in _known(fields)}
 
 
@@ -303,41 +298,37 @@ def not_held(config: TransformerConfig) -> set[str]:
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """Conversion between model classes of transformers and of Magneto.
+    """Conversion between model classes of transformers and of Magneto."""
 
-    Attributes:
-        name: The `model_type` in transformers.
-        config: Name of transformers' configuration class.
-        classes: Names of transformers' model classes. Magneto reads all of them and writes the
-            first.
-        model: Magneto's model class.
-        shape: Magneto's configuration class.
-        fixed: Values of Magneto's fields that are the same in all models.
-        required: The only supported values of transformers' fields that Magneto lacks.
-        read: Function that returns further values of Magneto's fields.
-        write: Function that returns further values of transformers' fields.
-        prefix: Prefix of transformers' tensor names in a model with a head.
-        ignored: Regular expression for transformers' tensors that Magneto does not read.
-        absent: Regular expression for transformers' tensors that Magneto does not write.
-        computed: Function that returns tensors of Magneto that transformers computes.
-        options: Arguments of the constructor of transformers' model class.
-    """
-
+    # The `model_type` in transformers.
     name: str
+    # Name of transformers' configuration class.
     config: str
+    # Names of transformers' model classes. Magneto reads all of them and writes the first.
     classes: tuple[str, ...]
+    # Magneto's model class.
     model: Callable[[Any], nn.Module]
+    # Magneto's configuration class.
     shape: Callable[..., Any]
     fields: Fields
     names: Names
+    # Values of Magneto's fields that are the same in all models.
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    # The only supported values of transformers' fields that Magneto lacks.
     required: Mapping[str, Any] = field(default_factory=dict)
+    # Function that returns further values of Magneto's fields.
     read: Callable[[Any], dict[str, Any]] = lambda config: {}
+    # Function that returns further values of transformers' fields.
     write: Callable[[Any], dict[str, Any]] = lambda config: {}
+    # Prefix of transformers' tensor names in a model with a head.
     prefix: str = "model."
+    # Regular expression for transformers' tensors that Magneto does not read.
     ignored: str = ""
+    # Regular expression for transformers' tensors that Magneto does not write.
     absent: str = ""
+    # Function that returns tensors of Magneto that transformers computes.
     computed: Callable[[Any, Any], State] = lambda theirs, ours: {}
+    # Arguments of the constructor of transformers' model class.
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def ours(self, config: Any) -> Any:
@@ -353,21 +344,18 @@ class ModelFormat:
 
 
 class WeightFormat:
-    """Conversion between a library's weight files and Magneto's models.
-
-    Attributes:
-        refused: The only supported values of arguments that Magneto lacks.
-        ignored: Regular expression for the library's tensors that Magneto does not read.
-        absent: Regular expression for Magneto's tensors that the library lacks.
-        otherwise: Magneto's fields that may differ after conversion there and back.
-    """
+    """Conversion between a library's weight files and Magneto's models."""
 
     name: str
     model: Callable[[Any], nn.Module]
     placements: tuple[str, ...]
+    # The only supported values of arguments that Magneto lacks.
     refused: ClassVar[Mapping[str, Any]] = {}
+    # Regular expression for the library's tensors that Magneto does not read.
     ignored: str = ""
+    # Regular expression for Magneto's tensors that the library lacks.
     absent: str = ""
+    # Magneto's fields that may differ after conversion there and back.
     otherwise: tuple[str, ...] = ()
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
@@ -391,7 +379,6 @@ class WeightFormat:
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return the library's arguments for a configuration of Magneto."""
         raise NotImplementedError
 
     def finalise(self, state: State, config: Any) -> State:
@@ -399,7 +386,6 @@ class WeightFormat:
         return state
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
-        """Return the contents of the arguments file."""
         return args
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:

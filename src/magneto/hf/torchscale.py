@@ -436,7 +436,7 @@ FORMATS = (
     _Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
     _Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
 )  # fmt: skip
-"""Formats in the order in which they are tried."""
+"""Formats of weight files. The first that fits is used."""
 
 
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
