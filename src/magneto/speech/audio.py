@@ -1,7 +1,7 @@
 """Decoding of recordings in every format of libsndfile to mono samples at one sample rate.
 
-A damaged recording raises no error: the result has the readable samples and says what is wrong.
-Training skips a damaged recording, and evaluation uses the readable samples.
+A damaged recording raises no error. The result has the readable samples and a message. Training
+skips a damaged recording, and evaluation uses the readable samples.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class Waveform:
 
     Attributes:
         samples: Mono samples, float32; non-finite samples are replaced by 0.
-        problem: What is wrong with the recording, as one of this module's constants; "" if nothing
-            is.
+        problem: Problem of the recording, one of this module's constants; "" without a problem.
     """
 
     samples: np.ndarray
@@ -128,7 +127,7 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
 
 
 def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
-    """Return a segment's duration in seconds, from the file's header, and what is wrong with it."""
+    """Return a segment's duration in seconds and the segment's problem, from the file's header."""
     try:
         with open_audio(file, segment) as found:
             total = found.frames / found.samplerate
@@ -176,10 +175,10 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
 def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
     """Yield blocks of a `soundfile.SoundFile`, (samples, channels), with at most `size` samples.
 
-    `first` is the index of the first sample, and `left` is the maximum number of samples in total.
+    `first` is the index of the first sample. `left` limits the total number of samples.
 
     Raises:
-        AudioError: If the file is damaged. The samples before the damage are yielded first.
+        AudioError: If the file is damaged, after the samples before the damage.
     """
     damaged = False
     if first:
@@ -206,7 +205,7 @@ def sound_pieces(
 ) -> Iterator[np.ndarray]:
     """Yield a file's mono samples, resampled to `sample_rate` Hz, in pieces of `SECONDS` seconds.
 
-    If the file has no usable samples or is damaged, `report` is called with what is wrong.
+    `report` is called with the problem of a damaged file or of a file without usable samples.
     """
     has_samples = False
     try:
@@ -226,9 +225,9 @@ def sound_pieces(
 
 
 def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]:
-    """Yield the resampled samples of raw mono audio of 16 bits, little-endian.
+    """Decode raw mono audio (16 bits, little-endian), and yield resampled pieces.
 
-    The source is a byte stream with `read1`. A single byte at the end of the stream is dropped.
+    `source` is a byte stream with the method `read1`. An odd byte at the end is dropped.
     """
     resample_piece, rest = stream_resampler(rate, sample_rate), b""
     while piece := source.read1(BYTES):
@@ -243,8 +242,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    The function takes a piece, and whether the piece is the last one. It returns the resampled
-    samples that are available so far.
+    The function takes a piece, and a flag for the final piece. It returns the samples that it can
+    already resample.
     """
     if rate == sample_rate:
         return lambda samples, last: samples
@@ -254,7 +253,6 @@ def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool]
 
 
 def check_samples(samples: np.ndarray, problem: str = "") -> Waveform:
-    """Replace non-finite samples by 0; report non-finite samples and silence as problems."""
     finite = np.isfinite(samples)
     if not finite.all():
         return Waveform(np.where(finite, samples, 0).astype(np.float32), NON_FINITE)
@@ -272,9 +270,9 @@ def resample(samples: np.ndarray, rate: float, sample_rate: float) -> np.ndarray
 
 
 def is_truncated(found: Any, stop: float | None) -> bool:
-    """Return whether the segment ends after the file or, without `stop`, the file is truncated.
+    """Return whether samples are missing before `stop` or, with None, at the end of the file.
 
-    libsndfile reports neither a .wav with missing samples nor an .ogg without its last page.
+    libsndfile does not report truncated .wav and .ogg files.
     """
     if stop is not None:
         return stop - found.frames / found.samplerate > TOLERANCE
@@ -286,9 +284,9 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_bytes(raw: Any) -> int:
-    """Return how many bytes a .wav is shorter than its header says; 0 for other files.
+    """Return the number of bytes that a .wav lacks according to its header; 0 for other files.
 
-    A .wav that was written to a pipe has the maximum length in its header, and is complete.
+    A .wav from a pipe counts as complete, because its header has the maximum length.
     """
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)
@@ -306,12 +304,12 @@ def missing_wav_bytes(raw: Any) -> int:
 
 
 def ogg_is_complete(raw: Any) -> bool:
-    """Return whether an .ogg ends with a complete page that its header marks as the last page."""
     size = raw.seek(0, io.SEEK_END)
     raw.seek(max(size - OGG_PAGE, 0))
     tail = raw.read()
     page = tail.rfind(b"OggS")
     header = tail[page : page + OGG_HEADER]
+    # Flag 4 of a page's header marks the last page.
     if page < 0 or len(header) < OGG_HEADER or not header[5] & 4:
         return False
     segments = tail[page + OGG_HEADER :][: header[-1]]

@@ -1,10 +1,9 @@
 """Vocabulary and batches of speech recognition.
 
-Label 0 is blank; the other labels are a tokenizer's tokens. An epoch's utterances are shuffled and
-cut into blocks. A block is sorted by numbers of frames and tokens, and cut into groups. Two budgets
-limit a group: padded frames (for the encoder) and padded frames times tokens (for the transducer
-loss). The groups are shuffled. Seed and epoch determine all groups, so that a resumed run gets the
-same groups.
+Label 0 is blank; the other labels are a tokenizer's tokens. An epoch shuffles the utterances and
+cuts them into blocks. Each block is sorted by length and cut into groups. `max_frames` and
+`max_cells` limit the size of a group. Seed and epoch determine all groups, so that a resumed run
+gets the same groups.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def build_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVo
 
     Raises:
         FileNotFoundError: If the configured tokenizer does not exist.
-        ValueError: If there are too few transcripts for the vocabulary size.
+        ValueError: If the transcripts are too few for the vocabulary size.
     """
     if config.tokenizer not in TRAINED:
         return SpeechVocabulary(load_tokenizer(config.tokenizer))
@@ -110,7 +109,6 @@ def build_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVo
 
 
 def train_characters(texts: Iterable[str], path: Path) -> None:
-    """Write a tokenizer.json whose tokens are the texts' characters, `<unk>` and an end token."""
     tokenizers = import_tokenizers()
     characters = sorted({character for text in texts for character in text})
     numbers = {piece: number for number, piece in enumerate([END, UNKNOWN, *characters])}
@@ -123,7 +121,7 @@ def train_characters(texts: Iterable[str], path: Path) -> None:
 
 
 def padded_frames(frames: int) -> int:
-    """Return an utterance's number of frames, padded to `MIN_FRAMES`; 0 frames stay 0."""
+    """Return the number of frames after padding to `MIN_FRAMES`; 0 frames stay 0."""
     return max(frames, MIN_FRAMES) if frames else 0
 
 
@@ -139,9 +137,8 @@ def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
 class SpeechBatch:
     """Padded group of utterances.
 
-    An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. Unusable
-    utterances count neither in the loss nor in the number of utterances. The hypothesis of an
-    unusable utterance is empty.
+    An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. It does not
+    count in the loss. Its hypothesis is empty.
 
     Attributes:
         features: Normalised features, (batch, frames, mel bins), float32, padded with 0.
@@ -150,8 +147,8 @@ class SpeechBatch:
         target_lengths: Number of labels, (batch,), int64.
         sizes: Number of frames and number of labels of each utterance, as integers.
         weights: 1 for a usable utterance and 0 for an unusable one, (batch,), float32.
-        problems: What is wrong with each utterance; "" if nothing is.
-        frames: Total number of frames without padding, for throughput and the share of padding.
+        problems: Problem of each utterance; "" without a problem.
+        frames: Total number of frames without padding.
     """
 
     features: Tensor
@@ -188,9 +185,8 @@ class BatchMaker:
     ) -> list[np.ndarray]:
         """Return groups of utterances of similar length, as arrays of indices, shortest first.
 
-        `numbers` are the indices of the utterances to group. `speeds` is the speed factor of all
-        utterances of the split, or an array with one factor for each. Utterances of equal length
-        are in random order.
+        `numbers` are the indices of the utterances to group. `speeds` is one speed factor for the
+        whole split, or an array with a factor for each utterance.
         """
         frames = np.maximum(self.source.frames(speeds), MIN_FRAMES)
         labels = np.array([len(each) for each in self.labels], np.int64)
@@ -202,9 +198,9 @@ class BatchMaker:
     def batch(
         self, numbers: np.ndarray, read: Callable[[int], tuple[np.ndarray, str]]
     ) -> SpeechBatch:
-        """Return the utterances with the indices `numbers` as a padded batch.
+        """Return a padded batch of the utterances with the indices `numbers`.
 
-        `read` takes an utterance's index, and returns its features and what is wrong with it. An
+        `read` takes an utterance's index. It returns the utterance's features and problem. An
         utterance without frames gets weight 0.
         """
         found = [read(number) for number in numbers.tolist()]
@@ -267,7 +263,7 @@ class PreparedSpeech:
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return batches of `batch_size` groups; each epoch augments the utterances anew.
 
-        A micro-batch is a list of groups. The seed determines the order and the augmentation.
+        The seed determines the order and the augmentation.
         """
         maker, config = self.train_maker, self.config
         augmentation = Augmentation(config.augmentation, config.sample_rate)
@@ -278,7 +274,7 @@ class PreparedSpeech:
             return augmentation.speeds(count, seed, epoch)
 
         def groups(epoch: int) -> list[np.ndarray]:
-            """Return the groups of an epoch, as arrays with rows (epoch, utterance index)."""
+            """Return groups as arrays with rows (epoch, utterance index)."""
             order = epoch_order(count, seed, epoch)
             random = np.random.default_rng([seed, epoch, 1])
             found: list[np.ndarray] = []

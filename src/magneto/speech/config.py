@@ -46,8 +46,8 @@ class FilterBankConfig:
     low_frequency: NonNegativeFloat = 20.0
     """Lower edge of the lowest filter in Hz."""
     high_frequency: float = 0.0
-    """Upper edge of the highest filter in Hz. A value of 0 or less is added to half the sample
-    rate."""
+    """Upper edge of the highest filter in Hz. Half the sample rate is added to a value of 0 or
+    less."""
 
     @rule
     def _windows_overlap(self) -> Iterator[str]:
@@ -69,8 +69,8 @@ class AugmentationConfig:
     time_ratio: Probability = 0.04
     """Maximum length of a time mask as a share of the utterance's frames."""
     time_masks_ratio: NonNegativeFloat = 0.0
-    """Number of time masks per frame (p_M in arXiv 1912.05533); an utterance has at most
-    `time_masks` masks. With 0, every utterance has `time_masks` masks."""
+    """Number of time masks per frame (p_M in arXiv 1912.05533), up to `time_masks` masks per
+    utterance. With 0, every utterance has `time_masks` masks."""
     time_warp: NonNegativeInt = 0
     """Maximum shift of SpecAugment's time warp in frames (5 in ESPnet); 0 for none."""
     speeds: tuple[Annotated[float, Interval(ge=0.5, le=2)], ...] = (1.0,)
@@ -97,8 +97,8 @@ class SyntheticConfig:
     train_utterances: PositiveInt = 4000
     """Number of training utterances. The recipe's seed determines the utterances."""
     validation_utterances: PositiveInt = 200
-    """Number of validation utterances. They are the same in every run, and their speakers are not
-    in the training set."""
+    """Number of validation utterances. Every run has the same utterances. The training set has
+    other speakers."""
     words: tuple[PositiveInt, PositiveInt] = (1, 5)
     """Minimum and maximum number of words per utterance."""
     snr: tuple[float, float] = (10.0, 40.0)
@@ -126,8 +126,9 @@ class SpeechDataConfig:
     or a folder. A folder contains such files, tar shards, parquet files, or a corpus in the layout
     of LibriSpeech, Common Voice or Kaldi."""
     validation_source: str | None = None
-    """Separate source of validation utterances. Its validation split is used. If it has none, its
-    test split is used. If it has neither, all its utterances are used."""
+    """Separate source of validation utterances. Validation uses the validation split of this
+    source, or the test split if there is no validation split. Without both splits, validation uses
+    all utterances."""
     audio_column: str | None = None
     """Column of the recordings; null looks for a column with a usual name."""
     text_column: str | None = None
@@ -137,10 +138,11 @@ class SpeechDataConfig:
     validation_splits: tuple[str, ...] | None = None
     """Validation splits, such as dev-clean,dev-other; null recognises them by name."""
     validation_fraction: Share = 0.05
-    """Share of speakers or utterances held out for validation if the source has no validation
-    split. The hash of their names chooses the speakers or utterances."""
+    """Share of speakers or utterances used for validation if the source has no validation split.
+    The choice depends on a hash of the speaker or the utterance's id."""
     hold_out: Literal["speaker", "utterance"] = "speaker"
-    """Unit that is held out: whole speakers (if they are known) or utterances."""
+    """Unit of the validation split: "speaker" or "utterance". With fewer than two known
+    speakers, utterances are used."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation utterances, chosen by the hash of their ids; null for all."""
     text_case: Literal["keep", "lower", "upper"] = "keep"
@@ -156,8 +158,8 @@ class SpeechDataConfig:
     augmentation: AugmentationConfig = AugmentationConfig()
     """Data augmentation in training."""
     cached: bool = False
-    """Compute features once and cache them on disk. Augmentation by speeds, gain and noise is then
-    impossible."""
+    """Compute features once and cache the features on disk. This excludes augmentation by speeds,
+    gain and noise."""
     tokenizer: str = "sentencepiece"
     """Tokenizer: "characters", "bpe" or "sentencepiece" (trained on the training transcripts),
     "bytes", or the path of a tokenizer."""
@@ -166,15 +168,14 @@ class SpeechDataConfig:
     max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
     """Maximum duration of a training utterance in seconds; longer utterances are left out."""
     max_text_rate: PositiveFloat = 60.0
-    """Maximum number of characters per second of a training utterance. Utterances with more are
-    left out, because their transcripts are probably wrong."""
+    """Maximum number of characters per second. A training utterance with more characters is left
+    out, because the transcript is probably wrong."""
     max_frames: PositiveInt = 20_000
-    """Maximum number of padded frames of a group, which has utterances of similar length. The
-    number of padded frames is the number of utterances times the frames of the longest utterance.
-    `training.batch_size` counts groups."""
+    """Maximum number of padded frames of a group of utterances: the number of utterances times the
+    frames of the longest. `training.batch_size` counts groups."""
     max_cells: PositiveInt = 1_000_000
     """Maximum size of a group's lattice: padded frames x (tokens of the longest transcript + 1).
-    This option limits the memory of the transducer loss."""
+    This limits the memory of the transducer loss."""
     block: PositiveInt = 20_000
     """Number of utterances sorted by length at a time."""
     synthetic: SyntheticConfig = SyntheticConfig()
@@ -219,9 +220,9 @@ class TransducerConfig(TransformerConfig):
     """Configuration of a Transformer-Transducer.
 
     The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
-    2201.05420). A weight of 0 disables an auxiliary loss. The divergence is a mean over an
-    utterance's lattice, and every other loss is a sum over an utterance, in nats. ESPnet's weights
-    are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
+    2201.05420). A weight of 0 disables an auxiliary loss. The divergence is a mean over the lattice
+    of an utterance. Every other loss is a sum over an utterance. All losses are in nats. ESPnet's
+    weights are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
@@ -249,16 +250,16 @@ class TransducerConfig(TransformerConfig):
     lm_smoothing: Dropout = 0.05
     """Label smoothing of the language model loss."""
     intermediate_weight: NonNegativeFloat = 0.0
-    """Weight of the transducer loss of `intermediate_layers`. A small network maps each of these
-    layers to the joiner. The loss gives the predictor and the output layer no gradient."""
+    """Weight of the transducer loss of `intermediate_layers`. A small network connects each of
+    these layers to the joiner. This loss trains neither predictor nor output layer."""
     intermediate_layers: tuple[NonNegativeInt, ...] = ()
     """Indices of the encoder layers with an intermediate loss; the bottom layer is 0."""
     kl_weight: NonNegativeFloat = 0.0
     """Weight of the symmetric Kullback-Leibler divergence between the posteriors of each
     intermediate layer and those of the top layer. The divergence doubles the time of the loss."""
     pretrained: Free[str | None] = None
-    """Directory RUN of a run whose weights initialise the model; null trains from scratch. The
-    run's model must have the same shape. To keep the run's labels and normalisation, set
+    """Directory RUN of a run whose weights initialise the model; null trains from scratch. Both
+    models must have the same shape. To keep the run's labels and normalisation, set
     `data.tokenizer` to RUN/assets/tokenizer and `data.cmvn` to RUN/assets/cmvn.json."""
 
     @rule

@@ -7,11 +7,11 @@ Usage::
 
 A source is a table with a column of audio and a column of text. `magneto.data.formats` reads the
 table from a record file, tar shards, parquet or a data set on the hub. A source may also be a
-folder in the layout of LibriSpeech, Kaldi or Common Voice (whose recordings are in clips/). A
-folder with a .txt file for each recording is a source too.
+folder in the layout of LibriSpeech, Kaldi or Common Voice, or a folder with a .txt file for each
+recording.
 
-Training leaves out broken recordings and counts them. Validation keeps them: it transcribes their
-readable samples. Without readable samples, the transcript is empty.
+Training leaves out and counts broken recordings. Validation transcribes the readable samples of a
+broken recording. Without readable samples, the transcript is empty.
 """
 
 from __future__ import annotations
@@ -102,12 +102,11 @@ Reader = Callable[[Counts], Table]
 class SpeechSplits:
     """Training and validation utterances of a recipe.
 
-    The columns of a split are "audio", "text", "id", "speaker", "segment" (segment of the
-    recording), "seconds" (duration according to the header, 0 if unknown) and "problem" (according
-    to the header).
+    The columns are "audio", "text", "id", "speaker", "segment", "seconds" and "problem". Seconds
+    and problem are those of the recording's header. Seconds are 0 if unknown.
 
-    `train` has only utterances that pass the checks of header and transcript. `excluded` has the
-    id of each utterance left out of training, with the reason.
+    `train` has only utterances that pass all checks. `excluded` has the id of every other training
+    utterance, and the reason.
     """
 
     train: Table
@@ -132,8 +131,8 @@ class SpeechSplits:
 def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> SpeechSplits:
     """Find the utterances of a source, and split them into training and validation.
 
-    If `source` and `validation_source` are the same, the training split is empty. `seed`
-    determines the built-in training sets. The contents of the headers are cached on disk.
+    If `source` and `validation_source` are the same, the training split is empty. `seed` determines
+    the built-in training sets.
 
     Raises:
         FileNotFoundError: If a source does not exist.
@@ -179,10 +178,10 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
 
 
 def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Return the names of all splits of one kind: "train", "validation" or "test".
+    """Return the names of all splits of a kind ("train", "validation" or "test").
 
-    A source's only split is a training split. If no name denotes a training split, all splits
-    whose names denote no kind are training splits.
+    A single split is a training split. If no split is named as a training split, all splits without
+    a known kind are training splits.
     """
     # In a nested folder ("data/dev") any part of the path counts.
     kinds = {name: split_of(name) for name in names}
@@ -196,7 +195,6 @@ def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
 def read_utterances(
     readers: Mapping[str, Reader], names: Sequence[str], config: SpeechDataConfig, counts: Counts
 ) -> Table:
-    """Return the utterances of the splits `names` as one table."""
     for name in names:
         if name not in readers:
             known = ", ".join(readers)
@@ -216,10 +214,6 @@ def read_utterances(
 
 
 def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> Table:
-    """Convert a source's table to a table with the columns "audio" and `COLUMNS`.
-
-    Malformed records are counted and left out.
-    """
     media = [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
     audio = table.find("audio", config.audio_column, media) or next(iter(media), None)
     text = table.find("text", config.text_column)
@@ -258,10 +252,9 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
 
 
 def parse_segment(values: Mapping[str, Any]) -> Segment:
-    """Return the segment that a record's start, stop, duration and channel describe.
+    """Return the segment of a record, from start, stop, duration and channel.
 
-    Times are in seconds. Without start and stop, the duration is that of the whole file, and is
-    ignored.
+    Times are in seconds. A duration without start and stop describes the whole file and is ignored.
     """
     start, stop, duration, channel = (
         None if values.get(what) in (None, "") else values[what]
@@ -283,13 +276,11 @@ def parse_segment(values: Mapping[str, Any]) -> Segment:
 
 
 def recording_states(table: Table) -> Any:
-    """Return values that identify a table's recordings, and that change if a file changes."""
     segments = [str(segment) for segment in table.values("segment")]
     return table.columns["audio"].state(), table.rows.tolist(), segments
 
 
 def add_headers(table: Table, progress: Progress) -> Table:
-    """Add the columns "seconds" and "problem", which are read from headers and cached."""
     audio, segments = (table.columns[name] for name in ("audio", "segment"))
 
     def header(row: int) -> tuple[float, str]:
@@ -348,7 +339,6 @@ def _fit_to_train(
 def open_source(
     source: str, config: SpeechDataConfig, seed: int, progress: Progress
 ) -> dict[str, Reader]:
-    """Return the readers of a source's splits by the splits' names; nothing is read yet."""
     found = find_source(source)
     if found.kind == "builtin":
         check_builtin(found, NAMES, "speech")
@@ -379,14 +369,13 @@ def open_source(
 
 
 def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
-    """Move the counts of a table's file to `counts`, so that they count once; return the table."""
+    """Move the file's counts to `counts`, so that each problem counts once."""
     counts.update(file_counts)
     file_counts.clear()
     return table
 
 
 def folder_splits(folder: Path) -> dict[str, Reader]:
-    """Return a reader for each split of a folder; raise ValueError for an unknown layout."""
     files = list(walk_files(folder))
     places: dict[str, list[Path]] = {}
     here = folder.resolve().name
@@ -431,10 +420,6 @@ def folder_table(
     root: Path,
     counts: Counts,
 ) -> Table:
-    """Return the rows that `read` yields for all `places` as one table.
-
-    The paths of the recordings are relative to `root`.
-    """
     rows = [row for place in places for row in read(place, counts)]
     columns = {name: [row.get(name) for row in rows] for name in ROW}
     columns["audio"] = [str(path).removeprefix(f"{root}/") for path in columns["audio"]]
@@ -442,10 +427,9 @@ def folder_table(
 
 
 def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
-    """Yield a chapter's utterances from its transcripts and its recordings.
+    """Yield a chapter's utterances, given the path of the transcripts.
 
-    A line of transcripts is "ID text", and the recording is ID.flac. An ID is
-    SPEAKER-CHAPTER-NUMBER.
+    A line "SPEAKER-CHAPTER-NUMBER text" transcribes SPEAKER-CHAPTER-NUMBER.flac.
     """
     files = sorted(path.parent.iterdir())
     recordings = {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}
@@ -457,7 +441,6 @@ def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
 
 
 def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
-    """Yield a recording with the text of the .txt file of the same name."""
     try:
         with guarded():
             text = " ".join(read_lines(path.with_suffix(".txt"), counts))
@@ -470,8 +453,7 @@ def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
 def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
     """Yield the utterances of a Kaldi data folder; count utterances without audio or text.
 
-    A command in wav.scp (`flac -c -d -s FILE |`) is not run. The file that the command names is
-    read instead.
+    Commands in wav.scp are not run. For `flac -c -d -s FILE |`, FILE is read directly.
     """
     if not (folder / "text").is_file():
         raise ValueError(f"{folder} has a {WAV_SCP} but no file named text with transcripts")

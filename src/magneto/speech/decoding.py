@@ -31,8 +31,7 @@ class Hypothesis:
     Attributes:
         labels: Labels without blanks.
         frames: Encoder frame at which each label was emitted.
-        score: Log-probability in nats: of the path in greedy search, and of all merged paths in
-            beam search.
+        score: Log-probability in nats. Beam search adds the probabilities of merged paths.
     """
 
     labels: list[int]
@@ -70,7 +69,7 @@ class Search(ABC):
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the initial state; `frames` (batch,) limits each utterance's number of frames."""
+        """Return the initial state. `frames` (batch,) are the maximum numbers of frames."""
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
@@ -99,7 +98,7 @@ def before_labels(model: Transducer, frames: Tensor) -> tuple[Tensor, State]:
 def read_labels(
     model: Transducer, rows: Tensor, labels: Tensor, predicted: Tensor, state: State
 ) -> None:
-    """Process one more label of each of the `rows`; update `predicted` and `state` in place."""
+    """Process one label for each of `rows`. Update `predicted` and `state` in place."""
     output, after = model.predictor.step(labels, tuple(part[rows] for part in state))
     new = (model.joiner.predictor_proj(output), *after)
     for values, part in zip((predicted, *state), new, strict=True):
@@ -134,7 +133,7 @@ class GreedySearch(Search):
 
     Attributes:
         symbols_per_frame: Maximum number of labels per frame.
-        look_ahead: Number of frames evaluated at a time. The number does not change the result.
+        look_ahead: Number of frames evaluated at a time, which does not change the result.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
@@ -196,10 +195,10 @@ class GreedySearch(Search):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the next label, the number of blanks before it, and their summed log-probability.
 
-        `frames` are projected encoder outputs (batch, frames, joint), and `lengths` (batch,) are
-        the utterances' numbers of frames. `rows` are the indices of the unfinished utterances.
-        `place` is the current frame of each, and `labels` is the projected predictor output of
-        each, (rows, joint). The results have the shape (rows,).
+        `frames` are projected encoder outputs, (batch, frames, joint). `lengths` are numbers of
+        frames, (batch,). `rows` are the indices of the unfinished utterances. `place` are current
+        frames, (rows,). `labels` are projected predictor outputs, (rows, joint). The results have
+        the shape (rows,).
         """
         label, passed = torch.full_like(place, BLANK), torch.zeros_like(place)
         gained = frames.new_zeros(len(rows), dtype=torch.float32)
@@ -228,9 +227,9 @@ class GreedySearch(Search):
 FACTOR = 6364136223846793005
 
 Fusion = Callable[[Tensor, Tensor], Tensor]
-"""Function for shallow fusion with a language model. Its first argument is the hypotheses' labels,
-(hypotheses, maximum number of labels). Its second argument is their numbers of labels,
-(hypotheses,). It returns log-probabilities of the next label, (hypotheses, vocabulary). The
+"""Function for shallow fusion with a language model. The first argument is labels, (hypotheses,
+maximum number of labels). The second argument is the number of labels of each hypothesis,
+(hypotheses,). The result is log-probabilities of the next label, (hypotheses, vocabulary). The
 log-probability of blank is not used."""
 
 
@@ -239,15 +238,14 @@ class Beam:
     """State of beam search: `width` hypotheses per utterance.
 
     Attributes:
-        scores: Log-probabilities, (batch, width), float32. A score of -inf marks a place without a
-            hypothesis.
+        scores: Log-probabilities, (batch, width), float32. A score of -inf marks an empty slot.
         written: Labels and their frames, (batch, width, maximum number of labels, 2).
         lengths: Number of labels, (batch, width).
         digests: Hash of the labels, (batch, width).
         predicted: Projected predictor output, (batch, width, joint).
-        state: State of the predictor, for a batch of batch * width.
-        bonus: Weighted log-probabilities of the next label by the language model, (batch, width,
-            vocabulary); zeros (batch, width, 1) without a language model.
+        state: State of the predictor, with batch dimension batch * width.
+        bonus: The language model's weighted log-probabilities, (batch, width, vocabulary). Without
+            a language model, zeros (batch, width, 1).
         frames: Number of processed frames, (batch,).
     """
 
@@ -283,8 +281,8 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge each pair of equal hypotheses into the first of the two.
 
-        Before a step, all hypotheses differ. After the step, at most two are equal: one has taken a
-        blank, and the other has emitted its last label.
+        Before a step, all hypotheses differ. After a step, a hypothesis that emitted a label can
+        equal one that emitted a blank.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place
@@ -344,7 +342,7 @@ class ModifiedBeamSearch(Search):
         return replace(beam, frames=state.frames + lengths)
 
     def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each utterance, ranked by score / (labels + 1)."""
+        """Return the hypotheses with the highest score / (labels + 1) of each utterance."""
         # The end counts as one more label, as in ESPnet.
         ranked = state.scores / (state.lengths + 1)
         order = ranked.argsort(dim=1, descending=True, stable=True)[:, : self.count]
@@ -364,9 +362,8 @@ class ModifiedBeamSearch(Search):
     ) -> Beam:
         """Keep the best candidates, merge equal candidates, and update the predictor.
 
-        `candidates` has the score of each hypothesis with each next symbol, (batch, width,
-        vocabulary). `times` are the current frames, (batch,). `going` is False for a finished
-        utterance, (batch,).
+        `candidates` are scores, (batch, width, vocabulary). `times` are the current frames,
+        (batch,). `going` is False for a finished utterance, (batch,).
         """
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)

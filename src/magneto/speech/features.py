@@ -1,7 +1,6 @@
 """Log-mel filterbank features as in Kaldi, mean and variance normalisation, and augmentation.
 
-The augmentation of an utterance (SpecAugment, speed, loudness, noise) depends on the seed, the
-epoch and the utterance's index. The augmentation does not depend on batches or workers.
+Augmentation depends only on the seed, the epoch and the utterance's index.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class FilterBank:
 
     @property
     def shift_seconds(self) -> float:
-        """Frame shift in seconds, rounded down to whole samples (below 10 ms at 11,025 Hz)."""
+        """Frame shift in seconds, rounded down to whole samples."""
         return self.shift / self.config.sample_rate
 
     @cached_property
@@ -102,7 +101,6 @@ class FilterBank:
 
 
 def mel(frequency: np.ndarray) -> np.ndarray:
-    """Convert frequencies from Hz to mel."""
     return 1127.0 * np.log1p(frequency / 700.0)
 
 
@@ -127,7 +125,6 @@ class Normaliser:
 
 
 def normalise_utterance(features: np.ndarray) -> np.ndarray:
-    """Normalise features to mean 0 and variance 1 over the utterance."""
     if len(features) == 0:
         return features
     deviation = np.maximum(features.std(0), LEAST_DEVIATION)
@@ -145,7 +142,7 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If the file is malformed, or its number of features is not `mel_bins`.
+        ValueError: If the file is malformed, or does not have `mel_bins` features.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -162,7 +159,6 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
 
 
 def stored_normaliser(config: SpeechDataConfig) -> Normalise:
-    """Return the normaliser that `data.cmvn` names; raise ValueError if it needs training data."""
     if config.cmvn in UTTERANCE_NORMALISERS:
         return UTTERANCE_NORMALISERS[config.cmvn]
     if config.cmvn == "global":
@@ -172,9 +168,7 @@ def stored_normaliser(config: SpeechDataConfig) -> Normalise:
 
 
 class SpeechFeatures:
-    """Function from samples to features that are normalised as in a run's training.
-
-    The training data are not needed.
+    """Function that computes normalised features, without a run's training data.
 
     Args:
         config: Data configuration of the run. `cmvn` must not be "global".
@@ -195,16 +189,15 @@ Transform = Callable[[np.ndarray], np.ndarray]
 class Features:
     """Normalised features of a split's utterances.
 
-    Recordings are decoded, and their features computed, on access. With `data.cached`, the features
-    are computed once and cached on disk as float32. An hour of audio then takes 115 MB, with 80
-    features per frame and 100 frames per second.
+    Features are computed on access. With `data.cached`, features are computed once and cached on
+    disk as float32. By default, an hour of audio then takes 115 MB.
 
     Args:
         table: The utterances, a split of `SpeechSplits`.
         filter_bank: Filter bank of the data configuration.
         progress: Progress display.
-        normaliser: Normaliser of the training split. With None, `table` is the training split, and
-            its normaliser is computed as `data.cmvn` says.
+        normaliser: Normaliser of the training split. With None, the normaliser of `data.cmvn` is
+            used, and `table` must be the training split.
     """
 
     def __init__(
@@ -246,9 +239,9 @@ class Features:
         write_json(directory / "problems.json", problems)
 
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return each utterance's number of frames if its speed is multiplied by `speeds`.
+        """Return each utterance's number of frames after speed perturbation by `speeds`.
 
-        The numbers come from cached features or, without a cache, from durations in the headers.
+        Without cached features, the numbers are estimated from durations in the headers.
         """
         if self._kept is not None:
             return np.diff(self._offsets)
@@ -264,7 +257,7 @@ class Features:
         return read_sound(partial(audio.file, row), rate, segments[row])
 
     def features(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's features (frames, mel bins), and what is wrong with it.
+        """Return an utterance's features (frames, mel bins) and problem.
 
         `vary` augments the samples. Cached features are returned without augmentation.
         """
@@ -275,9 +268,9 @@ class Features:
         return self.filter_bank(vary(found.samples)), found.problem
 
     def normalised(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's normalised features, and what is wrong with it.
+        """Return an utterance's normalised features and problem.
 
-        There are 0 frames if a feature is not finite.
+        If a feature is not finite, there are 0 frames.
         """
         features, problem = self.features(number, vary)
         if len(features) == 0:
@@ -287,7 +280,6 @@ class Features:
 
 
 def make_normaliser(source: Features, progress: Progress) -> Normalise:
-    """Return the normaliser of `data.cmvn`; a global normaliser is computed once and cached."""
     config = source.filter_bank.config
     if config.cmvn != "global":
         return stored_normaliser(config)
@@ -327,7 +319,7 @@ class Augmentation:
     def utterance(
         self, source: Features, number: int, speed: float, seed: Sequence[int]
     ) -> tuple[np.ndarray, str]:
-        """Return an utterance's augmented and normalised features, and what is wrong with it.
+        """Return an utterance's augmented and normalised features, and the utterance's problem.
 
         A broken utterance gets 0 frames.
         """
@@ -361,7 +353,7 @@ class Augmentation:
     def features(self, features: np.ndarray, seed: Sequence[int]) -> np.ndarray:
         """Apply SpecAugment (time warp and masks) to a copy of features (frames, bins).
 
-        Masked values become the utterance's mean, which is near 0 for normalised features.
+        Masked values become the utterance's mean.
         """
         config = self.config
         random = np.random.default_rng([*seed, FEATURES])
@@ -388,7 +380,7 @@ class Augmentation:
 def time_warp(features: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
     """Warp features (frames, bins) in time by shifting a random point by up to `most` frames.
 
-    The number of frames is unchanged. Utterances of `2 * most` frames or fewer are not warped.
+    The number of frames is unchanged. Utterances with at most `2 * most` frames are not warped.
     """
     frames = len(features)
     if most == 0 or frames <= 2 * most:

@@ -31,7 +31,7 @@ HEADROOM = 1.18
 def recognised_words(
     references: Sequence[str], hypotheses: Sequence[str]
 ) -> dict[str, Counter[str]]:
-    """Count, for each word of the references, the words that were recognised in its place.
+    """Count the recognised words for each word of the references.
 
     The recognised word is "" for a deletion. The reference word is "" for an insertion.
     """
@@ -62,7 +62,6 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
 
 
 def draw_example(task: SpeechRecognition, model: Transducer, batch: Any) -> list[Figure]:
-    """Draw a batch's first utterance that has audio and transcript; return [] without one."""
     for row, (frames, labels) in enumerate(batch.sizes):
         if not labels or batch.problems[row]:
             continue
@@ -119,7 +118,6 @@ def draw_alignment(
     labels: Sequence[int],
     alignment: TransducerAlignment,
 ) -> Figure:
-    """Draw the probability that a path passes each node of the lattice, and the best path."""
     seconds = SUBSAMPLING * task.speech.filter_bank.shift_seconds
     occupancy, frames = alignment.occupancy[0].cpu().numpy(), alignment.frames[0].tolist()
     pieces = task.vocabulary.pieces()
@@ -148,10 +146,6 @@ def draw_alignment(
 
 
 def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
-    """Draw a table of the words with the most errors, from `recognised_words`.
-
-    `utterances` is the number of utterances whose words are counted.
-    """
     total = {word: found.total() for word, found in words.items() if word}
     correct = {word: words[word][word] for word in total}
     wrong = sorted((correct[w] - total[w], w) for w in total if correct[w] < total[w])

@@ -22,8 +22,8 @@ class Word:
 
     Attributes:
         text: Word without spaces.
-        start: Time of the word's first label in seconds. A transducer may emit a label some tenths
-            of a second after the sound.
+        start: Time of the word's first label in seconds. The label may come some tenths of a second
+            after the sound.
         end: End of the frame of the word's last label, in seconds.
     """
 
@@ -42,8 +42,7 @@ def timed_words(
 ) -> list[Word]:
     """Return the words of a hypothesis with their times.
 
-    Prefixes of the labels are decoded to find the word of each label, which works with any
-    tokenizer. An encoder frame lasts `seconds`, and the first frame begins at `start` seconds.
+    An encoder frame lasts `seconds` seconds. The first frame begins at `start` seconds.
     """
     texts = vocabulary.decode(hypothesis.labels).split()
     spans: list[list[int]] = [[] for _ in texts]
@@ -86,11 +85,8 @@ class Window:
 def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iterator[Window]:
     """Cut a stream of samples into windows of `size` samples that overlap by `overlap` samples.
 
-    The whole stream is never stored.
-
     Yields:
-        At least one window. The last window may be shorter than `size`. It is longer than the
-        overlap, unless it is the only window.
+        At least one window. The last window may have fewer samples than `size`.
     """
     held, start = np.zeros(0, np.float32), 0
     for piece in pieces:
@@ -107,8 +103,8 @@ def merge_words(
 ) -> list[Word]:
     """Return the words of two windows that overlap from `start` to `stop` seconds.
 
-    The windows are joined at the common word nearest to the middle of their overlap. Without a
-    common word, they are joined at the middle.
+    The join is the common word nearest to the middle of the overlap. Without a common word, the
+    join is the middle.
     """
     middle = (start + stop) / 2
 
@@ -126,11 +122,10 @@ def merge_words(
 def add_window(
     pending: list[Word], words: list[Word], start: float, stop: float, overlap: float, last: bool
 ) -> tuple[list[Word], list[Word]]:
-    """Return the words that no later window can change, and the words that the next window can.
+    """Return final words, and words that the next window can change.
 
-    `words` are the words of a window from `start` to `stop`, and `pending` are the earlier words
-    that this window can change. All times are in seconds from the start of the recording. Windows
-    overlap by `overlap` seconds.
+    `words` are the words of a window from `start` to `stop` seconds. `pending` are earlier words
+    that this window can change. Windows overlap by `overlap` seconds.
     """
     if start > 0:
         words = merge_words(pending, words, start, start + overlap)
@@ -142,10 +137,10 @@ def add_window(
 def align_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[tuple[int, int]]:
-    """Return pairs of indices of equal words at about the same time in two windows, in order.
+    """Return the index pairs of equal words at about the same time, in order.
 
-    The alignment maximises the number and nearness of pairs, so that repeated words are matched
-    correctly. The first window ends at `stop` seconds, and the second begins at `start` seconds.
+    The alignment maximises the number and nearness of pairs, so that repeated words match
+    correctly. The windows overlap from `start` to `stop` seconds.
     """
     rows = [n for n, word in enumerate(before) if word.start > start - TOLERANCE
             and word.end < stop - EDGE]  # fmt: skip
@@ -170,10 +165,6 @@ def align_words(
 
 
 def _nearness(one: Word, other: Word) -> float:
-    """Return 1 for equal words at the same time, and less for a distance of up to `TOLERANCE`.
-
-    The nearness is 0 beyond `TOLERANCE` and for different words.
-    """
     if one.text.casefold() != other.text.casefold():
         return 0.0
     return max(1 - abs(one.middle - other.middle) / TOLERANCE, 0.0)
@@ -188,8 +179,8 @@ class TranscriptPart:
         words: Words of this part.
         seconds: Duration of the recording processed so far, in seconds.
         last: Whether this is the recording's last part.
-        texts: All hypotheses with their log-probabilities in nats, best first, if the recording
-            has a single window. Otherwise [].
+        texts: Hypotheses and log-probabilities in nats, best first. For a recording of several
+            windows, the list is empty.
     """
 
     recording: int
@@ -207,8 +198,7 @@ class Transcriber:
         vocabulary: Vocabulary of the model's labels.
         data: Data configuration of the model's run. `cmvn` must not be "global".
         search: Search for labels.
-        window: Length of a window in seconds. It should be similar to the duration of training
-            utterances.
+        window: Length of a window in seconds. Choose about the duration of training utterances.
         overlap: Overlap of windows in seconds, at most half a window.
         batch_size: Number of windows per batch.
 
@@ -242,9 +232,9 @@ class Transcriber:
         self.frame_seconds = SUBSAMPLING * bank.shift_seconds
 
     def transcribe(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[TranscriptPart]:
-        """Yield parts of the transcripts, one recording after another.
+        """Yield the parts of each transcript, one recording after another.
 
-        A recording is an iterable of arrays of mono samples of any size, at `data.sample_rate`.
+        Each recording is an iterable of arrays of mono samples at `data.sample_rate`.
         """
         windows = (
             (number, window)

@@ -1,7 +1,7 @@
 """Transformer-Transducer (paper, section 6) with auxiliary losses (Boyer et al. 2021).
 
-Convolutions and an encoder process filterbank features, a predictor processes previous labels, and
-a joiner combines both. The auxiliary losses are those of arXiv 2201.05420.
+Convolutions and an encoder process filterbank features. A predictor processes previous labels. A
+joiner combines encoder and predictor. The auxiliary losses are those of arXiv 2201.05420.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ STATELESS_CONTEXT = 2
 class Convolution(nn.Conv2d):
     """A 3 x 3 convolution with He initialisation and zero bias.
 
-    Weights are normal with variance 2 / fan-in (He et al. 2015, arXiv 1502.01852), which preserves
-    the scale of a signal through convolution and ReLU. With torch's default initialisation, the
-    signal shrinks in each layer but the biases do not, so that the encoder's input is almost
-    constant over time.
+    Weights are normal with variance 2 / fan-in (He et al. 2015, arXiv 1502.01852). This variance
+    preserves the scale of a signal. With torch's default initialisation, the signal shrinks in each
+    layer, and constant biases dominate the encoder's input.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -45,8 +44,7 @@ class Convolution(nn.Conv2d):
 class ConvolutionPair(nn.Module):
     """Two 3 x 3 convolutions with ReLU, then 2 x 2 max-pooling.
 
-    Padded frames are set to zero, so that an utterance's result does not depend on other
-    utterances.
+    Padded frames are set to zero, so that padding does not change the result of an utterance.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -90,8 +88,7 @@ def frame_mask(lengths: Tensor, frames: int) -> Tensor:
 
 
 State = tuple[Tensor, ...]
-"""State of a predictor. The first dimension of its tensors is the batch, so that searches can
-select utterances."""
+"""State of a predictor. The first dimension of each tensor is the batch."""
 
 
 class LSTMPredictor(nn.Module):
@@ -171,9 +168,8 @@ def ctc_loss(
     """Return the connectionist temporal classification loss (Graves et al. 2006), in nats.
 
     `logits` are (batch, frames, vocabulary), and `targets` are (batch, labels), padded with blank.
-    `frames` and `labels` are each utterance's numbers of frames and labels. They are integers,
-    because torch would copy a tensor from the device. If an utterance has too few frames for its
-    labels, its loss and the gradient are 0.
+    `frames` and `labels` are numbers of frames and labels. Integers avoid a copy from the device.
+    The loss and gradient of an utterance with too few frames are 0.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
     if chances.is_meta:  # FLOPs are counted; the loss has hardly any
@@ -187,8 +183,8 @@ def ctc_loss(
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
     """Return the summed cross-entropy of each utterance's labels in nats, (batch,).
 
-    `logits` are (batch, labels, vocabulary). `targets` are the labels that they predict, (batch,
-    labels), and `lengths` are the numbers of labels, (batch,).
+    `logits` are (batch, labels, vocabulary). `targets` are labels, (batch, labels). `lengths` are
+    numbers of labels, (batch,).
     """
     each = F.cross_entropy(
         logits.float().transpose(1, 2), targets, reduction="none", label_smoothing=smoothing
@@ -207,8 +203,7 @@ def symmetric_divergence(
 ) -> Tensor:
     """Return KL(p|q) + KL(q|p) of the joiner's posteriors, averaged over each lattice, (batch,).
 
-    The posteriors p are those of the top layer, and q are those of an intermediate layer. Logits
-    are computed for some frames at a time, and recomputed in the backward pass.
+    The posteriors are p for the top layer and q for an intermediate layer.
 
     Args:
         first: Projected features of the top layer, (batch, frames, joint).
@@ -252,7 +247,7 @@ class TransducerLoss:
 
     Attributes:
         total: Weighted sum of all losses over the counted utterances.
-        count: Number of counted utterances, which are usable and have a finite loss.
+        count: Number of counted utterances. A counted utterance is usable and has a finite loss.
         excluded: Mask (batch,) that is True for usable utterances without a finite loss.
         parts: Sum of each unweighted loss over the counted utterances, without a gradient.
     """
@@ -274,11 +269,11 @@ class Joiner(nn.Module):
         self.output = nn.Linear(config.joint_width, config.vocab_size)
 
     def forward(self, encoder: Tensor, predictor: Tensor) -> tuple[Tensor, Tensor]:
-        """Project encoder and predictor outputs to the joiner's width, for `logits`."""
+        """Project encoder and predictor outputs to the joiner's width."""
         return self.encoder_proj(encoder), self.predictor_proj(predictor)
 
     def logits(self, encoder: Tensor, predictor: Tensor) -> Tensor:
-        """Return logits (..., vocabulary); the projected outputs (..., joint) are broadcast."""
+        """Return logits (..., vocabulary) of projected outputs (..., joint)."""
         return self.output(torch.tanh(encoder + predictor))
 
 
@@ -328,8 +323,8 @@ class Transducer(nn.Module):
     ) -> TransducerLoss:
         """Return the losses; see `SpeechBatch` for the arguments.
 
-        Utterances without a finite loss are excluded from every sum, and their gradient is zero.
-        `sizes` has numbers of frames and labels as integers, to avoid copies from the device.
+        Utterances without a finite loss do not count in any sum, and get no gradient. `sizes` are
+        integers to avoid copies from the device.
         """
         encoded, lengths, inner = self._encode_layers(features, lengths)
         predicted = self.predictor(targets)
@@ -365,7 +360,6 @@ class Transducer(nn.Module):
     def _encode_layers(
         self, features: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return encoder outputs, their lengths, and the intermediate layers' projections."""
         chosen = self.config.intermediate_layers
         if not chosen:
             return *self.encode(features, lengths), []

@@ -23,9 +23,9 @@ class Phone:
         noise: Strength of the noise, from 0 to 1.
         formants: First three formants at the start, in Hz.
         seconds: Duration at the average speaking rate.
-        end: First three formants at the end of a diphthong, in Hz; None for other phones.
+        end: First three formants at the end, in Hz; None if the formants do not change.
         hiss: Centre and width of the noise band, in Hz.
-        closure: Share of the duration that is silent at the start of a stop.
+        closure: Share of a stop that is silent before the burst.
     """
 
     voice: float
@@ -115,10 +115,10 @@ class Speaker:
 
     Attributes:
         pitch: Fundamental frequency in Hz.
-        tract: Factor of the formants' frequencies, below 1 for a long vocal tract.
+        tract: Factor of the formant frequencies; a long vocal tract has a factor below 1.
         rate: Factor of the speaking rate.
         breath: Amount of noise in the voice.
-        tilt: Exponent with which the voice becomes weaker at higher frequencies.
+        tilt: Exponent by which the voice weakens at high frequencies.
     """
 
     pitch: float
@@ -141,7 +141,7 @@ def draw_speaker(seed: Sequence[int]) -> Speaker:
 
 
 Plan = list[tuple[str, int]]
-"""Sequence of phones, each with its number of frames; "" is silence."""
+"""Sequence of (phone, number of frames); the phone "" is silence."""
 
 
 def plan(
@@ -150,7 +150,7 @@ def plan(
     speaker: Speaker,
     random: np.random.Generator,
 ) -> Plan:
-    """Return the phones that the lexicon gives for the words, with pauses between the words."""
+    """Return the words' phones with pauses between the words."""
     made = [("", _frames(random.uniform(0.05, 0.25)))]
     for word in words:
         for name in lexicon[word].split():
@@ -167,10 +167,6 @@ def _frames(seconds: float) -> int:
 def speak(
     planned: Plan, speaker: Speaker, sample_rate: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Synthesise phones with random intonation and breath.
-
-    The samples are float32, and their largest absolute value is 0.5.
-    """
     table = np.concatenate([_phone_rows(name, frames, random) for name, frames in planned])
     smooth = np.ones(GLIDE) / GLIDE
     padded = np.pad(table, ((GLIDE // 2, GLIDE // 2), (0, 0)), mode="edge")
@@ -229,7 +225,6 @@ def _resonance(formants: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
 
 
 def _filtered(samples: np.ndarray, gains: np.ndarray, hop: int) -> np.ndarray:
-    """Filter Hann-windowed frames with a length of two hops, and overlap-add the results."""
     frames = len(gains)
     padded = np.pad(samples, (hop // 2, 2 * hop))
     pieces = np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop][:frames]
@@ -252,7 +247,7 @@ SPEAKERS = 200
 
 @dataclass(frozen=True)
 class Spoken:
-    """Synthetic utterance; `lexicon` maps words to phones, `speaker` is the seed of the voice."""
+    """Synthetic utterance. `lexicon` maps words to phones. `speaker` is the seed of the voice."""
 
     id: str
     seed: tuple[int, ...]

@@ -93,7 +93,7 @@ class SpeechRecognition(Task):
         return self.speech.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Find the recordings; train tokenizer and normaliser, unless they are cached."""
+        """Find the recordings, and train tokenizer and normaliser or read their caches."""
         if "speech" in self.__dict__:
             return
         self._progress = progress
@@ -146,8 +146,8 @@ class SpeechRecognition(Task):
         """Return the weighted sum of the losses, and log each unweighted loss and two ratios.
 
         `non_finite` is the number of utterances without a finite loss, divided by the number of
-        counted utterances. `padding` is the share of frames that are padding. It is averaged over
-        groups, and a group's weight is its number of counted utterances.
+        counted utterances. `padding` is the mean share of padded frames, weighted by counted
+        utterances.
         """
         losses = []
         for group in batch:
@@ -165,8 +165,8 @@ class SpeechRecognition(Task):
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
         """Return the loss and the transcripts; decoding synchronises with the device.
 
-        Every utterance has a transcript, which is empty for an unusable utterance. The loss is
-        summed over utterances with a finite loss.
+        An unusable utterance has an empty transcript. The loss is summed over utterances with a
+        finite loss.
         """
         self._note(UNREADABLE, batch)
         loss = run(model, batch)
@@ -180,10 +180,10 @@ class SpeechRecognition(Task):
         return Scores(sums, list(zip(batch.ids, batch.texts, texts, strict=True)))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss, word and character error rate, and word errors by kind.
+        """Return the loss, the word and character error rates, and the word errors by kind.
 
-        Rates are per word or character of the references. `empty` is the share of empty
-        transcripts; `non_finite` and `unreadable` are numbers of utterances.
+        `empty` is the share of empty transcripts. `non_finite` and `unreadable` are numbers of
+        utterances.
         """
         self._note_not_finite()
         answers = list(chain.from_iterable(predictions))
@@ -203,7 +203,6 @@ class SpeechRecognition(Task):
                 self.problems.record(kind, name, why)
 
     def _note_not_finite(self) -> None:
-        """Record the utterances that had no finite loss since the previous evaluation."""
         while self._excluded:
             ids, excluded = self._excluded.popleft()
             if type(excluded) is Tensor:  # tensors have no values while FLOPs are counted
@@ -236,12 +235,11 @@ def run(model: nn.Module, group: SpeechBatch) -> Any:
 
 
 def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Any:
-    """Return jiwer's `WordOutput`. Repeated spaces count as one; empty texts are kept."""
+    """Return jiwer's `WordOutput`. Repeated spaces count as one."""
     return import_jiwer().process_words(single_spaced(references), single_spaced(hypotheses))
 
 
 def character_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Any:
-    """Return jiwer's `CharacterOutput`; repeated spaces count as one."""
     return import_jiwer().process_characters(single_spaced(references), single_spaced(hypotheses))
 
 
@@ -275,8 +273,7 @@ def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
 def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     """Return the half-width of the 95 % confidence interval of a word error rate.
 
-    The half-width is derived from the variance of a ratio over utterances, which are assumed
-    independent. The half-width is nan for fewer than two utterances with words.
+    Utterances are assumed independent. The result is nan for fewer than two references with words.
     """
     each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
     words = np.array([count_references(found) for found in each])
@@ -289,7 +286,7 @@ def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) 
 
 
 def text_normaliser(name: str) -> tuple[Callable[[str], str], str]:
-    """Return the normaliser `name` of `NORMALISERS`, and its name and version for reports.
+    """Return a normaliser of `NORMALISERS`, and a title with name and version.
 
     Raises:
         ConfigError: If no normaliser has this name.
