@@ -52,7 +52,7 @@ SHUFFLED_DOCUMENTS = 1024
 
 
 class TextTask(Task):
-    """Base class of tasks on a tokenised corpus that is packed into windows of equal length."""
+    """Base class of tasks on packed windows of a tokenised corpus."""
 
     unit = "tokens"
 
@@ -80,11 +80,11 @@ class TextTask(Task):
 
     @property
     def length(self) -> int:
-        """Number of tokens of a window, without the next token after it."""
+        """Number of tokens of a window, without the next token after the window."""
         return self.data_config.max_length
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return a batch, given windows with the next token after each, (batch, length + 1).
+        """Return a batch of `windows` (batch, length + 1), which include the next token.
 
         `seeds` has a random seed for each row.
         """
@@ -123,7 +123,7 @@ class TextTask(Task):
         return np.concatenate([part for part, _ in tokenize_documents(texts, self.tokenizer)])
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return windows in order; the masking of tokens does not depend on the seed."""
+        """Return windows in order. Random masks are the same for every seed."""
         tokens, length = self.text.validation.tokens, self.length
         numbers = np.arange(count_windows(tokens, length))
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
@@ -135,9 +135,9 @@ class TextTask(Task):
         return LazyBatches(plans, make)
 
     def attention_mask(self, tokens: Tensor) -> Tensor | None:
-        """Return a mask (batch, length, length) of documents; None for full attention.
+        """Return an attention mask (batch, length, length); None for full attention.
 
-        The mask is True for two tokens of the same document.
+        The mask is True between tokens of the same document.
         """
         if not self.data_config.mask_documents:
             return None
@@ -186,9 +186,8 @@ class CausalLanguageModeling(TextTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per token), perplexity and bits per byte of text.
 
-        Bits per byte is the loss of all tokens, end tokens included, divided by the bytes of the
-        documents. With an evaluation limit, the number of bytes is estimated from the split's mean
-        bytes per token.
+        Bits per byte is the loss of all tokens, including end tokens, per byte of text. The number
+        of bytes is estimated from the mean bytes per token of the whole split.
         """
         split, found = self.text.validation, loss_metrics(sums)
         bytes_per_token = split.text_bytes / len(split.tokens)

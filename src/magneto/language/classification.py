@@ -62,8 +62,8 @@ SMALLEST = 10
 class TextPrediction:
     """Prediction for a text or a pair of texts.
 
-    `label` is the most probable class, in regression the predicted number as a string, and "" for
-    an empty text. `probabilities` has the probability of each class, and is empty for numbers.
+    `label` is the most probable class, or the predicted number as a string. An empty text has the
+    label "". `probabilities` maps classes to probabilities, and is empty for regression.
     """
 
     label: str
@@ -99,7 +99,7 @@ class TextClassification(Task):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer: the pre-training run's, the configured one, or one trained on the texts."""
+        """Tokenizer of the pre-training run, of the configuration, or trained on the texts."""
         name = self.data_config.tokenizer
         if name == "auto" and self.model_config.pretrained:
             return load_tokenizer(run_tokenizer(pretrained_run(self.model_config)))
@@ -126,9 +126,9 @@ class TextClassification(Task):
         return encoded
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the texts, unless they were read before.
+        """Read the texts.
 
-        Also derive `max_length` if it is null, and check that model, data and pre-training run fit
+        A null `max_length` is derived from the texts. Model, data and pre-training run must fit
         together.
         """
         if self._prepared:
@@ -162,7 +162,6 @@ class TextClassification(Task):
         return derive_length(lengths, most, self._progress)
 
     def _classes(self) -> int:
-        """Return the data's number of classes, 1 for regression; check that the model agrees."""
         classes = 1 if self.data_config.regression else len(self.labels)
         if self.model_config.classes not in (None, classes):
             raise ValueError(
@@ -196,7 +195,6 @@ class TextClassification(Task):
         return example_stream(by_length(train.lengths, batch_size, seed), make)
 
     def _mask(self, row: Tensor, mask: int, share: float, draw: tuple[int, int, int]) -> None:
-        """Replace random tokens by the mask token, in place. Special tokens are never replaced."""
         drawn = torch.from_numpy(np.random.default_rng(draw).random(len(row)) < share)
         for kept in (self.tokenizer.begin, self.tokenizer.end, self.tokenizer.pad):
             drawn &= row != kept
@@ -212,12 +210,11 @@ class TextClassification(Task):
     def _batch(
         self, inputs: EncodedTexts, labels: np.ndarray, numbers: np.ndarray
     ) -> dict[str, Tensor]:
-        """Return tokens, mask and token_types, each (batch, length), and labels, (batch,)."""
         batch = inputs.batch(numbers, self.tokenizer.pad)
         return batch | {"labels": torch.from_numpy(labels[numbers])}
 
     def outputs(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Return the model's outputs, which are logits (batch, classes) or numbers (batch, 1)."""
+        """Return logits (batch, classes), or numbers (batch, 1) for regression."""
         types = batch["token_types"] if self.model_config.token_types > 1 else None
         return model(batch["tokens"], batch["mask"], types).float()
 
@@ -244,7 +241,7 @@ class TextClassification(Task):
         return LazyBatches(plans, make)
 
     def _validation_plans(self) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-        """Return the rows of each validation batch, and the set and the label of each row."""
+        """Return row numbers per batch, and the validation set and label of each row."""
         tables = self.texts.validation.values()
         sizes = [len(table) for table in tables]
         sets = np.repeat(range(len(sizes)), sizes)
@@ -266,10 +263,10 @@ class TextClassification(Task):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss" and scores.
 
-        The scores of classes are accuracy, F1 and Matthews correlation. The scores of numbers are
-        Pearson and Spearman correlation.
+        Classification has accuracy, F1 and Matthews correlation. Regression has Pearson and
+        Spearman correlation.
 
-        Metrics of a second validation set have its name as a suffix ("accuracy_mismatched").
+        Metrics of a second validation set have a suffix ("accuracy_mismatched").
         """
         metrics = self._metrics(sums, predictions)
         for line in score_warnings(metrics, self.labels):
@@ -288,7 +285,7 @@ class TextClassification(Task):
         return metrics
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Predict the class frequencies and the majority class, or the mean for regression."""
+        """Score the majority class and the class frequencies, or the mean for regression."""
         train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
         plans, sets, labels = self._validation_plans()
         rows = np.concatenate(plans[:limit])
@@ -352,11 +349,6 @@ def check_pretrained(config: Any) -> None:
 
 
 def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTensor]:
-    """Return the encoder's tensors by name, from the weights that `find_weights` chooses.
-
-    Only the shapes of `encoder` are used. A run without a text encoder of the same shape raises
-    ValueError.
-    """
     stored = open_tensors(find_weights(run))
     tensors = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
     if not tensors:
@@ -375,9 +367,9 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
     """Score predicted classes.
 
     Returns:
-        The scores "accuracy", "f1" and "matthews". "f1" is the F1 of class 1 for two classes, as in
-        GLUE, and the mean F1 over classes for more. "matthews" is the Matthews correlation, or 0 if
-        all predictions are the same.
+        The scores "accuracy", "f1" and "matthews". With two classes, "f1" is the F1 of class 1, as
+        in GLUE. With more classes, "f1" is the mean F1. "matthews" is the Matthews correlation, or
+        0 if all predictions are equal.
     """
     metrics = import_extra("sklearn.metrics", "text", "classification metrics need scikit-learn")
     kinds = list(range(classes))
@@ -396,7 +388,7 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
 def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return "pearson" and "spearman" correlations.
 
-    They are 0 if the predictions or the labels are constant.
+    Both are 0 if the predictions or the labels are constant.
     """
     from scipy import stats
 
@@ -412,7 +404,6 @@ def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]
 
 
 def imbalance_warning(values: np.ndarray, labels: Sequence[str]) -> str:
-    """Return a warning of class imbalance; "" if classes are balanced enough."""
     shares = np.bincount(values, minlength=len(labels)) / max(len(values), 1)
     large, small = int(shares.argmax()), int(shares.argmin())
     if shares[large] < LARGEST and shares[small] * len(labels) * SMALLEST >= 1:
@@ -425,7 +416,6 @@ def imbalance_warning(values: np.ndarray, labels: Sequence[str]) -> str:
 
 
 def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[str]:
-    """Return a line that explains an F1 or a Matthews correlation of 0; [] for other scores."""
     if metrics.get("f1") == 0 and len(labels) == 2:
         return [f"f1 is 0: the positive class {labels[1]!r} was never predicted correctly. The "
                 f"second of data.labels ({', '.join(labels)}) is the positive class."]  # fmt: skip
@@ -438,11 +428,11 @@ def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[
 def constant_prediction(
     train: np.ndarray, held: np.ndarray, classes: int
 ) -> tuple[np.ndarray, float]:
-    """Predict the majority class of the training labels; for regression, predict their mean.
+    """Predict the majority class, or the mean for regression, of the training labels.
 
     Returns:
-        The prediction for each validation label, (len(held),), and the summed loss. The loss is the
-        cross-entropy of the class frequencies in nats, or the squared error for regression.
+        The predictions, (len(held),), and the summed loss. The loss is the cross-entropy of the
+        class frequencies in nats, or the squared error for regression.
     """
     if not classes:
         mean = train.mean(dtype=np.float64)
@@ -455,10 +445,6 @@ def constant_prediction(
 def suffixed_scores(
     predicted: np.ndarray, labels: np.ndarray, classes: int, name: str
 ) -> dict[str, float]:
-    """Return the scores of a validation set, with its name ("mismatched") as a suffix.
-
-    Predictions and labels are class numbers, or the predicted numbers for regression.
-    """
     score = (
         class_scores(predicted, labels, classes) if classes else number_scores(predicted, labels)
     )
@@ -468,9 +454,9 @@ def suffixed_scores(
 def word_baseline(texts: LabelledTexts) -> dict[str, float]:
     """Return the validation metrics of a bag of words.
 
-    The classifier is logistic regression, or ridge regression for numbers, on tf-idf of words, with
-    scikit-learn's default regularisation. The features of a pair are the product and the absolute
-    difference of the tf-idf vectors of both texts, and their cosine.
+    The features are tf-idf of words. The classifier is logistic regression; ridge regression
+    predicts numbers. The features of a pair are product, absolute difference and cosine of both
+    tf-idf vectors.
     """
     names = ("sklearn.linear_model", "sklearn.feature_extraction.text", "scipy.sparse")
     linear, text, sparse = (import_extra(n, "text", "baselines need scikit-learn") for n in names)

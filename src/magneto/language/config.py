@@ -30,8 +30,8 @@ class LanguageModelConfig(TransformerConfig):
     them by sqrt(width), so that they have unit variance, as in fairseq and in the paper's
     theory."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time, to limit memory; 0 computes
-    all."""
+    """Number of rows of logits that the loss computes at a time. A small number saves memory. 0
+    computes all rows at once."""
 
 
 @configuration
@@ -54,8 +54,8 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time, to limit memory; 0 computes
-    all."""
+    """Number of rows of logits that the loss computes at a time. A small number saves memory. 0
+    computes all rows at once."""
 
 
 @configuration
@@ -71,7 +71,7 @@ class TextDataConfig:
     text_field: str = "text"
     """Name of the text's key (.jsonl, .json) or column (tables)."""
     document: Literal["paragraphs", "line"] = "paragraphs"
-    """Document boundaries of a .txt file. "paragraphs" groups several paragraphs into a document; a
+    """Document boundaries of a .txt file. "paragraphs" groups several paragraphs into a document. A
     paragraph ends at a blank line. "line" makes each line a document."""
     tokenizer: str = "bpe"
     """Tokenizer: "bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
@@ -81,15 +81,15 @@ class TextDataConfig:
     max_length: PositiveInt = 512
     """Sequence length in tokens."""
     validation_fraction: Share = 0.05
-    """Share of documents held out for validation if the source has no validation split. Documents
-    are chosen by their hash; at least one is held out."""
+    """Share of documents used for validation if the source has no validation split. A hash chooses
+    at least one document."""
     validation_source: str | None = None
     """Separate source of validation text. If set, no documents of `source` are held out."""
     mask_documents: bool = False
     """Restrict attention to tokens of the same document."""
     streaming: bool = False
-    """Read and tokenise the text during training without a cache, for corpora larger than the
-    disk."""
+    """Read and tokenise the text during training, without a cache. Use this for corpora larger than
+    the disk."""
 
     @rule
     def _vocabulary_has_all_bytes(self) -> Iterator[str]:
@@ -109,10 +109,10 @@ class MaskedTextDataConfig(TextDataConfig):
     mask_ratio: Share = 0.15
     """Share of a sequence's tokens that is masked (0.15 in BERT and in the paper)."""
     masking: Literal["token", "word", "span"] = "token"
-    """Unit of masking: single tokens, whole words (all tokens of a word), or spans."""
+    """Unit of masking: a single "token", all tokens of a "word", or a "span" of tokens."""
     corruption: Literal["mask", "bert"] = "mask"
-    """Replacement of selected tokens. "mask" replaces all by the mask token, as in the authors'
-    code. "bert" replaces 80 % by the mask token and 10 % by a random token, and leaves 10 %
+    """Replacement of selected tokens. "mask" replaces every token by the mask token, as in the
+    authors' code. "bert" masks 80 % of the tokens, replaces 10 % by a random token, and keeps 10 %
     unchanged."""
 
     @rule
@@ -126,12 +126,11 @@ class GlueTask:
     """Columns, metric and kind of label of a GLUE task.
 
     Attributes:
-        text: Accepted names of the text column (in GLUE's files, the original data sets, and on the
-            hub), preferred first.
+        text: Accepted names of the text column, preferred first.
         pair: Accepted names of the second text's column; empty for single texts.
         label: Accepted names of the label's column.
-        column_indices: Indices, from 0, of the columns of text, pair (if any) and label in files
-            without a header; empty if the task has no such files.
+        column_indices: Indices of the columns of text, pair (if any) and label, from 0, in files
+            without a header. Empty if all files have a header.
         metric: Metric of the task in the paper's table.
         regression: Whether the label is a number.
     """
@@ -191,9 +190,9 @@ class TextClassifierConfig(TextEncoderConfig):
     """Input of the head: the feature of the "first" token, as in BERT, or the "mean" of all
     features. Without pre-training, "mean" learns more than "first" from few texts."""
     pretrained: Free[str | None] = None
-    """Directory of a pre-training run whose encoder and tokenizer are used. That encoder must have
-    the shape of this model's encoder. "{placement}" in the path is replaced by the placement's
-    name. null trains from scratch."""
+    """Directory of a pre-training run. The model starts from the encoder of this run, which must
+    have the same shape. The path may contain "{placement}" for the name of the placement. null
+    trains from scratch."""
 
 
 @configuration
@@ -218,29 +217,30 @@ class ClassificationDataConfig:
     target: Literal["class", "number"] = "class"
     """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None
-    """Class names in order. null uses the names in the training set, in sorted order if the source
-    is a file."""
+    """Class names in order. null uses the names in the training set. Names from a file are
+    sorted."""
     metric: Metric = "auto"
     """Metric that selects checkpoints and that comparisons report. "auto" uses the metric of the
     GLUE task. Without a GLUE task, "auto" uses accuracy, or the Pearson correlation for
     regression."""
     tokenizer: str = "auto"
-    """Tokenizer: "auto" (the tokenizer of `model.pretrained`, otherwise "bpe"), "bpe" (byte-level,
-    trained on the training texts), "bytes", or the path of a tokenizer."""
+    """Tokenizer: "auto", "bpe" (byte-level, trained on the training texts), "bytes", or the path of
+    a tokenizer. "auto" uses the tokenizer of `model.pretrained`. Without pre-training, "auto" is
+    "bpe"."""
     vocab_size: Vocabulary = 8192
     """Vocabulary size of a "bpe" tokenizer."""
     max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] | None = 512
     """Maximum length of an input in tokens. Longer inputs are truncated. In a pair, the longer text
-    is truncated first. null: the length that 99 % of the training inputs do not exceed, at most
+    is truncated first. null uses a length that 99 % of the training inputs do not exceed, up to
     `model.max_length`."""
     token_dropout: Dropout = 0.0
-    """Probability of replacing a token of a training text by the mask token. The tokens are chosen
-    anew in each epoch. This helps with small training sets."""
+    """Probability of replacing a token of a training text by the mask token. Each epoch chooses new
+    tokens. Token dropout helps with small training sets."""
     separator: Literal["single", "double"] = "double"
     """Number of `</s>` tokens between the texts of a pair: one ("single") or two ("double")."""
     validation_fraction: Share = 0.1
-    """Share of rows held out for validation if the source has no validation set. Rows are chosen by
-    the hash of their text."""
+    """Share of rows used for validation if the source has no validation set. A hash of the text
+    chooses the rows."""
     validation_source: str | None = None
     """Separate source of validation rows."""
 
@@ -263,10 +263,10 @@ class ClassificationDataConfig:
 
     @property
     def input_length(self) -> int:
-        """`max_length`; ValueError if it is None, which the task derives when it is prepared."""
+        """Value of `max_length`. A null value raises ValueError until the task is prepared."""
         if self.max_length is None:
-            raise ValueError("data.max_length is null: prepare the task, which derives it from the "
-                             "data, or set it")  # fmt: skip
+            raise ValueError("data.max_length is null. Set a length, or prepare the task to "
+                             "derive a length.")  # fmt: skip
         return self.max_length
 
     @property

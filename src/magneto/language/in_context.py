@@ -36,14 +36,14 @@ COLUMNS = "{:<12}{:>6}{:>10}{:>9}{:>9}{:>8}{:>7}{:>7}{:>11}"
 
 @dataclass(frozen=True)
 class OptionTokens:
-    """Tokens of a question's options, and how many at the end of each are scored."""
+    """Tokens of a question's options, and the number of scored tokens at the end of each option."""
 
     sequences: tuple[list[int], ...]
     scored: tuple[int, ...]
 
     @cached_property
     def shared(self) -> int:
-        """Length of the prefix that all options share and whose logits are not needed."""
+        """Length of the prefix of all options that needs no logits."""
         first, *others = self.sequences
         least = min(len(s) - n for s, n in zip(self.sequences, self.scored, strict=True)) - 1
         unlike = (n for n in range(least) if any(other[n] != first[n] for other in others))
@@ -51,7 +51,7 @@ class OptionTokens:
 
     @cached_property
     def rests(self) -> list[int]:
-        """Number of input tokens of each option after the shared prefix."""
+        """Number of input tokens after the shared prefix, for each option."""
         return [len(sequence) - 1 - self.shared for sequence in self.sequences]
 
 
@@ -62,10 +62,9 @@ class Accuracy:
     Attributes:
         mean: Share of correct answers over all seeds.
         by_seed: Accuracy for each seed.
-        seed_error: Standard error due to the random choice of demonstrations, for the same
-            questions; None for a single seed.
-        item_error: Standard error due to the sample of questions, from each question's mean over
-            seeds; None for a single question.
+        seed_error: Standard error over seeds, for the same questions; None for a single seed.
+        item_error: Standard error over questions, after averaging over seeds; None for a single
+            question.
     """
 
     mean: float
@@ -75,10 +74,9 @@ class Accuracy:
 
 
 def answer_credit(values: Sequence[float], answer: int) -> float:
-    """Return 1 if the correct option has the highest value, 1 / n in a tie of n options, else 0.
+    """Return 1 if only the correct option has the highest value, 1 / n in a tie of n, else 0.
 
-    A model that scores all options equally therefore has chance accuracy, even for files in which
-    the correct option is always the first.
+    A model that scores all options equally therefore has chance accuracy.
     """
     best = max(values)
     return (values[answer] == best) / sum(value == best for value in values)
@@ -102,14 +100,14 @@ class SuiteScore:
     """Accuracy of a model on a suite with a given number of demonstrations.
 
     Attributes:
-        seeds: Seeds of the demonstrations; only the first seed if there are no demonstrations.
+        seeds: Seeds of the demonstrations; the first seed if there are no demonstrations.
         by_sum: Accuracy by summed log-likelihoods.
         by_mean: Accuracy by mean log-likelihoods per token.
-        partial: Whether the text after a blank is scored; the paper's accuracy is then `by_sum`,
-            otherwise `by_mean`.
+        partial: Whether the text after a blank is scored. If so, the paper reports `by_sum`; if
+            not, `by_mean`.
         chance: Expected accuracy of guessing.
         demonstrations: Mean number of demonstrations that fit before a question.
-        truncated: Share of questions that were too long and lost their beginning.
+        truncated: Share of questions that lost tokens at the beginning.
     """
 
     suite: str
@@ -125,7 +123,7 @@ class SuiteScore:
 
     @property
     def main(self) -> Accuracy:
-        """Accuracy with the paper's way of scoring, which is `by_sum` or `by_mean`."""
+        """Accuracy that the paper reports: `by_sum` or `by_mean`."""
         return self.by_sum if self.partial else self.by_mean
 
 
@@ -141,13 +139,13 @@ def evaluate_suite(
 ) -> SuiteScore:
     """Evaluate a model, in evaluation mode, on a suite.
 
-    Each question has `num_fewshot` demonstrations of its own. There is one pass over the questions
-    for each seed, and a single pass without demonstrations. Demonstrations that do not fit into
-    `length` tokens are dropped, beginning with the first. A question that does not fit loses its
-    beginning. `limit` is the number of questions to use, counted from the first.
+    Each question gets `num_fewshot` random demonstrations. Each seed scores all questions once.
+    Without demonstrations, a single seed is used. Demonstrations are dropped from the beginning
+    until the input fits into `length` tokens. A question that is still too long loses tokens at the
+    beginning. `limit` uses the first questions of the suite.
 
     Raises:
-        ValueError: If there are too few demonstrations, or a log-likelihood is not finite.
+        ValueError: If the demonstrations are too few, or if a log-likelihood is not finite.
     """
     items = questions.items[:limit]
     pool = questions.items if questions.pool is None else questions.pool
@@ -192,10 +190,9 @@ def evaluate_suite(
 def draw_demonstrations(
     size: int, num_fewshot: int, seed: int, question: int, excluded: int | None
 ) -> list[int]:
-    """Return the numbers of a question's demonstrations, distinct and in random order.
+    """Return the indices of a question's demonstrations, all different.
 
-    The demonstrations depend only on the seed and the question's number, so a limit on the number
-    of questions does not change them.
+    A limit on the number of questions does not change the demonstrations.
     """
     available = size - (excluded is not None)
     if num_fewshot > available:
@@ -209,8 +206,7 @@ def draw_demonstrations(
 def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[OptionTokens]:
     """Tokenise each option's context and ending together.
 
-    Scored tokens begin at the first token that differs from the tokens of the context alone. A
-    token that spans context and ending is therefore scored.
+    A token that spans context and ending is scored.
     """
     pairs = [pair for item in items for pair in zip(item.contexts, item.endings, strict=True)]
     whole = iter(tokenizer.encode([context + ending for context, ending in pairs]))
@@ -234,8 +230,8 @@ def prepend_demonstrations(
 ) -> tuple[OptionTokens, int, bool]:
     """Put the same demonstrations before each option of a question.
 
-    Returns the sequences to score, the number of demonstrations that fit, and whether the question
-    is complete.
+    The results are the new sequences, the number of demonstrations that fit, and whether the
+    question is complete.
     """
     if max(item.scored) > length:
         endings = tuple(sequence[-length - 1 :] for sequence in item.sequences)
@@ -265,13 +261,11 @@ def log_likelihoods(
 ) -> list[list[float]]:
     """Return the summed log-likelihood, in nats, of each sequence's scored tokens.
 
-    The prefix shared by a question's options is computed once, and its keys and values are reused.
-    Questions of similar length are batched together, in any order. A batch has at most `tokens`
-    positions, padding included; a single question may exceed it. `progress` is called with the
-    numbers of finished and of all questions.
+    A batch has at most `tokens` positions, including padding, unless a single question has more.
+    `progress` gets the number of finished questions and the number of all questions.
 
     Raises:
-        ValueError: If a sequence has no scored token, or no token before the scored ones.
+        ValueError: If a sequence has no scored token, or no token before the scored tokens.
     """
     if not all(
         0 < scored < len(sequence)
@@ -292,12 +286,9 @@ def log_likelihoods(
 
 
 def _batches(questions: Sequence[OptionTokens], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of question numbers, in which the questions have similar lengths.
+    """Yield batches of indices of questions with similar lengths.
 
-    The longest questions come first.
-
-    If memory does not suffice, it runs out in the first batch. A batch ends before it exceeds
-    `tokens` or has too much padding.
+    The longest questions come first, so that a lack of memory shows at once.
     """
 
     def size(number: int) -> tuple[int, int]:
@@ -347,7 +338,7 @@ def _score(model: LanguageModel, batch: list[OptionTokens]) -> list[list[float]]
 
 
 def _padded(sequences: list[list[int]], device: torch.device, side: str) -> tuple[Tensor, Tensor]:
-    """Return tokens padded with zeros, and their mask, which is False for padding."""
+    """Return padded tokens and a mask that is False for padding."""
     rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
     real = [torch.ones_like(row, dtype=torch.bool) for row in rows]
     tokens, mask = (pad_sequence(part, True, padding_side=side) for part in (rows, real))
@@ -357,7 +348,7 @@ def _padded(sequences: list[list[int]], device: torch.device, side: str) -> tupl
 def score_lines(
     length: int, suites: Sequence[SuiteQuestions], scores: Sequence[SuiteScore]
 ) -> list[str]:
-    """Return the scores of built-in suites as a table with accuracies in per cent."""
+    """Return a table of the scores, with accuracies in per cent."""
     if not scores:
         return []
     lines = [
@@ -385,7 +376,7 @@ def score_lines(
 
 
 def context_length(config: Any, trained: int, requested: int | None) -> int:
-    """Return the maximum input length in tokens, by default the sequence length of training.
+    """Return the maximum input length in tokens. The default is the sequence length of training.
 
     Raises:
         ConfigError: If the requested length is below 2 or exceeds the model's learned positions.

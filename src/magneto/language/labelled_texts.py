@@ -76,8 +76,8 @@ class LabelledTexts:
 
     Attributes:
         train: Training rows with columns "text", "label" and, for pairs, "pair".
-        validation: Validation rows by the name of the set, which is "" for the first set and
-            "mismatched" for MNLI's second.
+        validation: Validation rows by the name of the set. The first set is "", and MNLI's second
+            set is "mismatched".
         labels: Class names in the order of the class numbers; empty for regression.
         counts: Number of rows that were read, and number of rows that were left out.
     """
@@ -93,8 +93,7 @@ def read_texts(config: ClassificationDataConfig) -> LabelledTexts:
 
     Raises:
         FileNotFoundError: If there is no such path.
-        ValueError: If columns are missing, a split is empty, or a validation label does not occur
-            in the training set.
+        ValueError: If a column is missing, a split is empty, or a label is unknown.
     """
     counts, source, other = Counts(), config.source, None
     if config.validation_source is not None:
@@ -151,7 +150,7 @@ def read_tables(
 ) -> dict[str, Table]:
     """Return the labelled texts of a source by split; a single file is the split "train".
 
-    `splits` maps each split to its possible names, of files or of splits on the hub.
+    `splits` maps each split to possible names of files or of splits on the hub.
     """
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":
@@ -172,7 +171,6 @@ def read_tables(
 
 
 def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, Path]:
-    """Return table files by split, or a single file as "train"; {} without tables."""
     endings = (*RECORDS, ".txt") if task else RECORDS
     if not path.is_dir():
         return {"train": path} if has_ending(path, endings) else {}
@@ -186,7 +184,7 @@ def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, 
 
 
 def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
-    """Return the text files of class folders by split; train/good/1.txt has the label "good"."""
+    """Return text files by split. The file train/good/1.txt has the label "good"."""
 
     def words_of(table: Table) -> Table:
         def read(number: int) -> dict[str, Any]:
@@ -206,7 +204,6 @@ def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
 
 
 def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
-    """Return the records of a file; GLUE files may lack a header or have extra cells."""
     if task is None or not unpacked_name(path).endswith((".tsv", ".txt")):
         return read_file(path, counts)
     rows = list(read_tabs(path, counts))
@@ -230,7 +227,7 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
-    """Return the names of the columns "text", "pair" or "label"; None without a pair."""
+    """Return the names of the wanted columns; None for a missing pair."""
     found: list[str | None] = []
     for what in wanted:
         if task := GLUE.get(config.glue):
@@ -252,7 +249,6 @@ def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -
 
 
 def text_values(table: Table, config: ClassificationDataConfig, *more: str) -> Iterator[list[Any]]:
-    """Yield text, pair (None for single texts) and further columns of each row."""
     names = find_columns(table, config, "text", "pair", *more)
     columns = [[None] * len(table) if name is None else table.values(name) for name in names]
     return map(list, zip(*columns, strict=True))
@@ -261,7 +257,7 @@ def text_values(table: Table, config: ClassificationDataConfig, *more: str) -> I
 def labelled_rows(
     table: Table, config: ClassificationDataConfig, unknown: Sequence[str], counts: Counts
 ) -> Table:
-    """Return the rows that have text and label, as columns "text", "label" and, for pairs, "pair".
+    """Return usable rows in the columns "text", "label" and, for pairs, "pair".
 
     A label in `unknown` counts as missing, unless `config.labels` contains it.
     """
@@ -297,7 +293,6 @@ def labelled_rows(
 
 
 def as_pair(text: Any, pair: Any, paired: bool) -> TextPair:
-    """Return a record's text or pair of texts; raise BadRecord if a text is missing."""
     if not isinstance(text, str) or (paired and not isinstance(pair, str)):
         raise BadRecord("no text")
     return TextPair(text, pair if paired else None)
@@ -353,7 +348,7 @@ LEAST, MOST = 6, 20
 
 
 def word_order() -> Iterator[dict[str, str]]:
-    """Yield distinct lower-case sentences without full stops; about half have shuffled words."""
+    """Yield lower-case sentences, about half of them with shuffled words."""
     sentences: dict[str, None] = {}
     for document in docstrings():
         for sentence in re.split(r"(?<=[.!?;:])\s+|\n+", document):
@@ -379,7 +374,7 @@ class EncodedTexts:
 
     Attributes:
         tokens: Tokens of each input.
-        second: Position of the second text in each input; the input's length for single texts.
+        second: Position of the second text in each input; the input's length if there is one text.
         truncated: Whether each input is truncated.
     """
 
@@ -393,7 +388,7 @@ class EncodedTexts:
         return np.array([len(row) for row in self.tokens])
 
     def batch(self, numbers: Sequence[int] | np.ndarray, pad: int) -> dict[str, Tensor]:
-        """Return "tokens", "mask" and "token_types" of padded inputs, all of shape (batch, length).
+        """Return "tokens", "mask" and "token_types" of padded inputs, each (batch, length).
 
         Args:
             numbers: Numbers of the inputs, (batch,).
@@ -437,7 +432,7 @@ def encode(
 def build_input(
     text: list[int], pair: list[int] | None, tokenizer: Tokenizer, config: ClassificationDataConfig
 ) -> tuple[list[int], int, bool]:
-    """Return an input's tokens, the position of its second text, and whether it is truncated."""
+    """Return the tokens, the position of the second text, and whether text is truncated."""
     end = [tokenizer.end]
     if pair is None:
         available = config.input_length - 2
@@ -454,7 +449,7 @@ def build_input(
 
 
 def label_values(table: Table, labels: tuple[str, ...]) -> np.ndarray:
-    """Return class numbers (int64); without classes, return the labels as numbers (float32)."""
+    """Return class numbers (int64), or for regression the numeric labels (float32)."""
     if not labels:
         return np.array([float(label) for label in table.values("label")], np.float32)
     numbers = {label: number for number, label in enumerate(labels)}

@@ -58,7 +58,7 @@ class MaskedLanguageModeling(TextTask):
 
     @property
     def predictable(self) -> np.ndarray:
-        """Whether each token can be masked, as an array (vocabulary,); special tokens cannot."""
+        """Whether each token of the vocabulary can be masked; False for special tokens."""
         return self.masking.maskable
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
@@ -112,9 +112,8 @@ class Masking:
 
         Returns:
             "tokens" are the masked input, (batch, length). "positions" are the masked positions in
-            ascending order, (batch, max_masked). "targets" are the original tokens at the masked
-            positions, (batch, max_masked). Rows with fewer than `max_masked` masked tokens have
-            `IGNORED` targets at the end.
+            ascending order, (batch, max_masked). "targets" are the original tokens at these
+            positions, (batch, max_masked). Unused targets at the end of a row are `IGNORED`.
         """
         seen = rows.copy()
         positions = np.zeros((len(rows), self.max_masked), np.int64)
@@ -133,7 +132,7 @@ class Masking:
     ) -> np.ndarray:
         """Return the positions to mask in a row of tokens, in ascending order.
 
-        There are at most `most` positions, by default the configured share of `max_length`.
+        `most` is the maximum number of positions, by default `max_masked`.
         """
         maskable = self.maskable[row]
         most = min(self.max_masked if most is None else most, int(maskable.sum()))
@@ -176,5 +175,4 @@ class Masking:
 
 
 def _in_word(character: str) -> bool:
-    """Whether a character is a letter, a digit, or part of a multi-byte character."""
     return character.isalnum() or character == "\ufffd"

@@ -22,8 +22,8 @@ from magneto.nn.transformer import Decoder, Encoder
 class LanguageModel(nn.Module):
     """Decoder-only language model.
 
-    The output projection has no bias. An output projection that is not tied to the embedding is
-    initialised from N(0, 1/width).
+    The output projection has no bias. Without tied embeddings, it is initialised from N(0,
+    1/width).
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -38,7 +38,7 @@ class LanguageModel(nn.Module):
             self.head.weight = self.embedding.table.weight
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return the logits of the decoder's features, (..., width)."""
+        """Return logits (..., vocab_size) of features (..., width)."""
         return self.head(features)
 
     def forward(
@@ -117,7 +117,7 @@ class MaskedLanguageHead(nn.Module):
         self.vocabulary = NormalLinear(width, vocab_size, bias=True, std=std)
 
     def transform(self, features: Tensor) -> Tensor:
-        """Return the input (..., width) of the output projection for features (..., width)."""
+        """Return the input of the output projection, (..., width)."""
         return self.norm(self.activation(self.dense(features)))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class MaskedLanguageModel(nn.Module):
         The loss computes `loss_chunk` rows of logits at a time.
 
         Args:
-            tokens: Tokens of shape (batch, length), of which some are masked.
+            tokens: Masked input tokens, (batch, length).
             attention_mask: Boolean mask, True where attention is allowed; see `Encoder`.
             positions: Positions to predict, (batch, predictions); by default all.
             targets: Original tokens, (batch, predictions). `IGNORED` (-100) targets do not count.

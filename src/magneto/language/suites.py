@@ -1,8 +1,8 @@
 """Multiple-choice suites for zero-shot and few-shot evaluation.
 
-A record becomes an `Item`: a context and a scored ending for each option. In Winogrande and
-Winograd the options fill a blank: the context ends with the option, and the text after the blank is
-scored ("partial evaluation", arXiv 1806.02847). In other suites the options are scored.
+A record becomes an `Item`: a context and a scored ending for each option. In most suites, the
+option is the ending. In Winogrande and Winograd, the option fills a blank and ends the context. The
+text after the blank is the ending ("partial evaluation", arXiv 1806.02847).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Item:
     """Question with options.
 
     Attributes:
-        contexts: For each option, the text before the scored text, without a space at the end.
+        contexts: Text before the ending of each option, without a space at the end.
         endings: Scored text of each option, with the space before it.
         answer: Number of the correct option.
     """
@@ -62,8 +62,8 @@ class Suite:
     Attributes:
         aliases: Words in the names of the suite's files or folders.
         parse: Function that converts a record to an item; it raises KeyError or ValueError.
-        partial: Whether the text after a blank is scored; the paper's accuracy then compares summed
-            log-likelihoods, otherwise mean log-likelihoods per token.
+        partial: Whether the text after a blank is scored. If so, the paper compares summed
+            log-likelihoods; if not, mean log-likelihoods per token.
         hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if the suite is not on the hub.
         fields: Fields of a record, for messages.
         questions: Splits of the questions, preferred first; "" is a file without a split name.
@@ -86,14 +86,12 @@ def options_item(context: str, options: list[str], answer: int) -> Item:
 
 
 def blank_item(before: str, options: list[str], after: str, answer: int) -> Item:
-    """Return an item whose options fill a blank."""
     return Item(
         tuple(before + option.strip() for option in options), (after,) * len(options), answer
     )
 
 
 def parse_hellaswag(record: Record) -> Item:
-    """Read the original fields, or the preprocessed `query`, `choices`, `label`."""
     if "query" in record:
         return options_item(record["query"], list(record["choices"]), int(record["label"]))
     context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
@@ -102,7 +100,6 @@ def parse_hellaswag(record: Record) -> Item:
 
 
 def without_brackets(text: str) -> str:
-    """Remove WikiHow's tags [header], [title] and [step] from a text of HellaSwag."""
     text = text.strip().replace(" [title]", ". ")
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ").strip()
 
@@ -131,7 +128,7 @@ def _spaced(text: str) -> str:
 
 
 def _inside_sentence(before: str, option: str) -> str:
-    """Convert an option's article to lower case, unless the option begins a sentence."""
+    """Convert a capital article or pronoun of an option to lower case inside a sentence."""
     option = option.strip()
     first = option.split()[0]
     begins = not before.strip() or before.rstrip()[-1] in ".!?"
@@ -139,7 +136,6 @@ def _inside_sentence(before: str, option: str) -> str:
 
 
 def parse_storycloze(record: Record) -> Item:
-    """Read four sentences and two endings, with field names of the hub or of the original .csv."""
     if "InputSentence1" in record:
         story = [record[f"InputSentence{number}"] for number in range(1, 5)]
         options = [record[f"RandomFifthSentenceQuiz{number}"] for number in (1, 2)]
@@ -205,8 +201,8 @@ SUITES = {
 class SuiteQuestions:
     """Questions and demonstrations of a suite, with their sources for messages.
 
-    `pool` has the candidates for demonstrations. If it is None, the other questions are the
-    candidates.
+    Demonstrations come from `pool`. If `pool` is None, demonstrations come from the other
+    questions.
     """
 
     suite: Suite
@@ -219,9 +215,8 @@ class SuiteQuestions:
 def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     """Read a suite.
 
-    `data` is a file of questions, hf:NAME[:CONFIG[:SPLIT]], or a folder, which is searched
-    recursively for files with the suite's name. If it is None, the suite's data set on the hub is
-    read.
+    `data` is a file of questions, hf:NAME[:CONFIG[:SPLIT]], or a folder that contains files with
+    the suite's name. None reads the suite from the hub.
 
     Raises:
         ConfigError: If no file matches, or several files of one split match.
@@ -254,11 +249,10 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
-"""Source (for messages) and reader of each split's records, by split ("" without a name)."""
+"""Source and reader of the records by split. A split without a name is ""."""
 
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:
-    """Return the suite's files in a folder by split; raise ConfigError for two files of a split."""
     found: Splits = {}
     for name, path in _suite_files(suite, folder):
         split = split_of(name) or ""
@@ -270,7 +264,6 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
 
 
 def _suite_files(suite: Suite, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the suite's files in a folder, each with a name that may tell its split."""
     for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
         # The original StoryCloze files of all splits are named cloze_test.
         name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
@@ -292,7 +285,7 @@ def _no_questions(suite: Suite, data: str | None) -> ConfigError:
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: str) -> list[Item]:
-    """Convert records to items; a malformed record raises, since skipping it changes the score."""
+    """Convert records to items. A malformed record raises ValueError."""
     items = []
     for number, record in enumerate(records, 1):
         try:

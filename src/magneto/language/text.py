@@ -1,8 +1,7 @@
 """Tokenised corpora: the cache of token files, packed windows, and streaming.
 
 A cache directory contains train.bin, validation.bin and index.json. The .bin files contain the
-tokens of consecutive documents, each followed by the end token. The directory's name is a
-fingerprint of the source, the tokenizer and the split.
+tokens of consecutive documents, each followed by the end token.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ class Split:
 class PreparedText:
     """Tokenised corpus.
 
-    `digest` is a hash of all tokens, computed when they are cached and checked when a run resumes.
-    If the training text is streamed, `train` is empty.
+    `digest` is a hash of all tokens, which a resumed run checks. If the training text is streamed,
+    `train` is empty.
     """
 
     tokenizer: Tokenizer
@@ -73,7 +72,8 @@ class PreparedText:
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
     """Yield the documents of "train" or "validation".
 
-    Without a validation split and a validation source, whole documents are held out by their hash.
+    If there is neither a validation split nor a validation source, a hash chooses whole documents
+    for validation.
     """
     splits = open_documents(config.source, config.text_field, config.document)
     train = splits.get("train") or next(iter(splits.values()))
@@ -152,7 +152,7 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the tokens of each batch of documents, end tokens included, and its size in bytes."""
+    """Yield the tokens (with end tokens) and the bytes of text of each batch of documents."""
     remaining = iter(documents)
     while texts := list(islice(remaining, BATCH)):
         encoded = tokenizer.encode(texts)
@@ -179,7 +179,7 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
 
 
 def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts: Counts) -> None:
-    """Raise ValueError with advice if a split is shorter than a sequence."""
+    """Raise ValueError if a split has too few tokens for one sequence."""
     if len(tokens) > config.max_length:
         return
     few = counts[DOCUMENTS] * config.validation_fraction < 1
@@ -228,10 +228,10 @@ def window_count_file(config: TextDataConfig, length: int) -> Path:
 def build_tokenizer(
     name: str, vocab_size: int, texts: Iterable[str], progress: Progress = SILENT
 ) -> Tokenizer:
-    """Load a tokenizer, or train one with `</s>`, `<s>`, `<pad>` and `<mask>` and cache it.
+    """Load a tokenizer, or train and cache a tokenizer with the special tokens `SPECIAL`.
 
     The name "bpe" trains a tokenizer of at most `vocab_size` tokens on up to 100 million characters
-    of texts. `magneto.data.tokenizer.load_tokenizer` loads any other name, without the texts.
+    of texts. `load_tokenizer` loads any other name.
     """
     if name != "bpe":
         return load_tokenizer(name)
@@ -247,7 +247,7 @@ def build_tokenizer(
 def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
     """Report and return a length that 99 % of texts do not exceed.
 
-    `lengths` include special tokens. The result is rounded up to a multiple of 8, but is at most
+    `lengths` include special tokens. The result is rounded up to a multiple of 8, and limited to
     `most`.
     """
     # The quantile is one of the lengths: a value between two would truncate the longer text.
@@ -260,18 +260,18 @@ def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
 
 
 def count_windows(tokens: np.ndarray, length: int) -> int:
-    """Return the number of windows of `length` tokens, each followed by one more token."""
+    """Return the number of windows of `length` tokens that have a next token."""
     return max(len(tokens) - 1, 0) // length
 
 
 def read_windows(tokens: np.ndarray, length: int, numbers: np.ndarray) -> np.ndarray:
-    """Return the windows at these indices, each with the token after it, (windows, length + 1)."""
+    """Return windows with the next token, (windows, length + 1), by index."""
     rows = numbers[:, None] * length + np.arange(length + 1)
     return np.asarray(tokens[rows], dtype=np.int64)
 
 
 def next_token_batch(windows: np.ndarray) -> dict[str, Tensor]:
-    """Split windows (rows, length + 1) into "tokens" and "targets", which are the next tokens."""
+    """Split windows (rows, length + 1) into "tokens" and "targets" (the next tokens)."""
     rows = torch.from_numpy(windows)
     return {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
 
@@ -280,8 +280,8 @@ class StreamedBlocks:
     """Packed windows of streamed documents, block by block.
 
     A block is a fixed number of documents in random order. Tokens that do not fill the block's last
-    window are dropped. The order depends on seed, epoch and block. The number of windows does not
-    depend on seed or epoch, so a resumed run skips earlier documents without tokenising them.
+    window are dropped. The order depends on seed, epoch and block. A resumed run skips earlier
+    documents and does not tokenise the skipped documents.
 
     Args:
         documents: Function that returns an iterator over all documents in order, called once per
@@ -293,7 +293,7 @@ class StreamedBlocks:
         counts: Path of the file with the number of windows in each block.
 
     Raises:
-        ValueError: If the stream has too little text for one window according to the file `counts`.
+        ValueError: If the stream has too little text for one window.
     """
 
     def __init__(
@@ -360,7 +360,7 @@ class StreamedBlocks:
 
 
 def parse_window_count(line: bytes) -> tuple[int, int] | None:
-    """Return block and number of windows from a line of the count file; None if it is truncated."""
+    """Return block and number of windows of a line; None if the line is truncated."""
     try:
         block, windows = json.loads(line)
     except (ValueError, TypeError):

@@ -193,8 +193,8 @@ class SpeechDataConfig:
     def _filters_fit(self) -> Iterator[str]:
         low, high = self.mel_range
         if not low < high <= self.sample_rate / 2:
-            yield (f"features: the lower edge of the filters ({low} Hz) must be below their upper "
-                   f"edge ({high} Hz), which must be at most half the sample rate "
+            yield (f"features: the lower edge of the filters ({low} Hz) must be below the upper "
+                   f"edge ({high} Hz). The upper edge must be at most half the sample rate "
                    f"({self.sample_rate / 2} Hz)")  # fmt: skip
 
     @rule

@@ -124,8 +124,8 @@ class SpeechRecognition(Task):
             raise ValueError(f"model.pretrained {run} has no weights of this model. Give a run of "
                              "task transducer.")  # fmt: skip
         if missing:
-            self._progress.say(f"model.pretrained {run} lacks weights, which are initialised "
-                               f"randomly: {join_words(missing)}")  # fmt: skip
+            self._progress.say(f"model.pretrained {run} lacks weights. These weights are "
+                               f"initialised randomly: {join_words(missing)}")  # fmt: skip
         return weights
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
