@@ -175,4 +175,4 @@ class Masking:
 
 
 def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "\ufffd"
+    return character.isalnum() or character == "\ufffd"  # part of a multi-byte character
