@@ -31,11 +31,11 @@ def test_some_of_the_classes(run: Path, tmp_path: Path, capsys) -> None:
                                   "data.candidates": "present"}).task  # fmt: skip
     assert isinstance(task, ImageClassification)
     assert task.candidates.isfinite().nonzero()[:, 0].tolist() == [1, 2]
-    restricted = answer(capsys, "evaluate", run, *present, "--keep", "colours-a")
+    restricted = answer(capsys, "evaluate", run, *present, "--limit", "9", "--keep", "colours-a")
     assert restricted["calibration_error"] != found["calibration_error"]
     kept = json.loads((run / "scores" / "colours-a.json").read_text())
     assert kept["metrics"]["accuracy"] == restricted["accuracy"]
-    assert kept["overrides"]["data.source"] == str(other)
+    assert kept["overrides"]["data.source"] == str(other) and kept["limit"] == 9
     assert "letters, digits" in refused(capsys, "evaluate", run, "--keep", "a/b")
 
 

@@ -1,5 +1,6 @@
 """A ladder of invented runs with known best rates and laws, and the choice of its cells."""
 
+import csv
 import json
 import math
 import random
@@ -169,7 +170,12 @@ def test_known_laws_are_recovered_and_cells_are_few(
     page = write_ladder(found, tmp_path).read_text()
     assert "First expected failure" in page and "measured-attention-logit-over-size" in page
     assert "Sub-LN" in (tmp_path / "report.md").read_text()
-    assert "forecast" in (tmp_path / "report.csv").read_text()
+    with (tmp_path / "report.csv").open() as file:
+        table = [row for row in csv.DictReader(file) if row["what"] in ("loss", "best_rate")]
+    assert {row["kind"] for row in table} == {"measured", "forecast"}
+    for row in table:
+        low, value, high = (float(row[name]) for name in ("low", "value", "high"))
+        assert 0 < low <= value <= high < 100 * low, row
     write_json(tmp_path / "forecast.json", found)
     checked = check_folder(tmp_path)
     assert not checked.wrong and checked.count > 200
@@ -205,6 +211,16 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
     again = climbed(tmp_path, [32, 64, 96, 128], seeds=[1, 2, 3, 4])
     found = collect_ladder(tmp_path, again, "")["rungs"][1]["rows"]["pre"]
     assert found["best_rate"] == rates["best_rate"]
+
+
+def test_the_first_update_of_one_layer_is_near_the_bound() -> None:
+    small = {"model.layers": 1, "model.width": 32, "model.ffn_width": 128}
+    recipe = load_recipe("image-classification/tiny", {"model.placement": "pre", **small})
+    updates = ladders.update_to_bound(recipe)
+    assert len(updates) == 3 and all(0.1 < each < 2 for each in updates)
+    assert not ladders.update_to_bound(
+        replace(recipe, model=replace(recipe.model, placement="peri"))
+    )
 
 
 def scored(table: dict[tuple[float, int], float | None]) -> list[Scored]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto import Encoder, TransformerConfig
-from magneto.lab.sweep import check_weights_first
+from magneto.lab.sweep import check_weights_first, prepare_task
 from magneto.language.config import LanguageModelConfig
 from magneto.language.models import LanguageModel
 from magneto.recipe import load_recipe
@@ -199,6 +199,8 @@ def test_a_batch_that_can_not_fit_is_refused(machine: None) -> None:
     task.prepare()
     with pytest.raises(ValueError, match=r"this machine has 64 GB.*Lower the batch size or"):
         check_memory(task, recipe.training, ALONE, 1)
+    with pytest.raises(ValueError, match="Lower the batch size"):
+        prepare_task(recipe)  # before a comparison starts its runs
 
 
 def test_what_fits_is_not_refused(machine: None, tmp_path: Path) -> None:
