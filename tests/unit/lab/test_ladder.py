@@ -171,7 +171,12 @@ def test_known_laws_are_recovered_and_cells_are_few(
     assert "First expected failure" in page and "measured-attention-logit-over-size" in page
     assert "Sub-LN" in (tmp_path / "report.md").read_text()
     with (tmp_path / "report.csv").open() as file:
-        table = [row for row in csv.DictReader(file) if row["what"] in ("loss", "best_rate")]
+        every = list(csv.DictReader(file))
+    (gap,) = (row for row in every if row["what"] == "gap" and row["size"] == "128")
+    assert float(gap["value"]) == pytest.approx(
+        truth("sub", 128)[1] / truth("pre", 128)[1], rel=0.01
+    )
+    table = [row for row in every if row["what"] in ("loss", "best_rate")]
     assert {row["kind"] for row in table} == {"measured", "forecast"}
     for row in table:
         low, value, high = (float(row[name]) for name in ("low", "value", "high"))

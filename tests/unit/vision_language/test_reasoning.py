@@ -16,6 +16,7 @@ from magneto.vision_language.reasoning import (
     UNLABELLED,
     VisualReasoning,
     consistency,
+    groups_of,
     load_statements,
     statement_files,
 )
@@ -190,3 +191,11 @@ def test_texts_and_labels_stand_beside_their_images(tmp_path: Path) -> None:
     model = task.build_model()
     loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"])
     torch.testing.assert_close(loss.total / loss.count, cross_entropy(logits, batch["targets"]))
+
+
+def test_a_missing_image_connects_no_groups() -> None:
+    class Keys(list):
+        key = list.__getitem__
+
+    columns: Any = Keys(["b", "c", "", "d"]), Keys(["c", "a", "d", "e"])
+    assert groups_of(columns) == ["a", "a", "", "d"]
