@@ -31,7 +31,8 @@ def kaldi(samples: np.ndarray, config: SpeechDataConfig) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("rate", "options"),
-    [(16000, {}), (8000, {}), (16000, {"high_frequency": -400.0, "mel_bins": 40}),
+    [(16000, {}), (8000, {"frame_length": 32.0}),
+     (16000, {"high_frequency": -400.0, "mel_bins": 40}),
      (44100, {"frame_length": 20.0, "frame_shift": 7.5, "low_frequency": 60.0})],
 )  # fmt: skip
 @pytest.mark.parametrize("loudness", [1.0, 1e-2, 0.0])

@@ -72,8 +72,6 @@ class BlockMasking:
         flat = hidden.reshape(-1)
         if left > 0:
             flat[random.choice(np.flatnonzero(~flat), left, replace=False)] = True
-        elif left < 0:
-            flat[random.choice(np.flatnonzero(flat), -left, replace=False)] = False
         return np.flatnonzero(flat)
 
     def _add_block(self, hidden: np.ndarray, left: int, random: np.random.Generator) -> int:

@@ -175,6 +175,10 @@ def test_wrong_calls_say_what_is_right() -> None:
         Decoder(small())(x, memory=x)
     with pytest.raises(ValueError, match=r"max_length \(3\)"):
         Encoder(small(positions="learned", max_length=3))(x)
+    learned, cache = Decoder(small(positions="learned", max_length=5)), KeyValueCache()
+    learned(x, cache=cache)
+    with pytest.raises(ValueError, match=r"length 8 exceeds max_length \(5\)"):
+        learned(x, cache=cache)
     with pytest.raises(ValueError, match="unknown key normalize_before"):
         TransformerConfig(normalize_before=True)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="encoder_layers"):
