@@ -64,6 +64,7 @@ def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.Capture
     assert len(found["growth"]) == 2 * 4 and len(found["updates"]) == 2 * 2 * 2 * 4
     assert found["bounds"]["post"] == {"paper": [8.0, 16.0]} and found["bounds"]["peri"] == {}
     assert all(part["interval"] is not None for part in found["growth"])
+    assert "--depths needs --seeds" in refused(capsys, *PROBE, *words, "--seeds", "0")
 
 
 def test_train_writes_what_layers_do(

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from magneto.functional.cross_entropy import IGNORED, linear_cross_entropy, without_autocast
+from magneto.functional.cross_entropy import (
+    IGNORED,
+    linear_cross_entropy,
+    target_log_probabilities,
+    without_autocast,
+)
 from tests.unit.functional.recorder import Recorder
 
 VOCABULARY, WIDTH, ROWS = 50, 16, 21
@@ -35,6 +40,15 @@ def plain(
     return F.cross_entropy(
         logits, targets.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
     )
+
+
+def test_log_probabilities_of_bf16_logits_are_of_a_softmax_in_fp32() -> None:
+    features, weight, _, targets = (x.detach() for x in inputs())
+    rows, answers = features.flatten(0, 1), targets.flatten()
+    logits = (rows @ weight.T).bfloat16()
+    found = target_log_probabilities(lambda some: logits[: len(some)], rows, answers)
+    exact = -F.cross_entropy(logits.double(), answers, ignore_index=IGNORED, reduction="none")
+    assert found.dtype == torch.float64 and torch.allclose(found, exact, rtol=1e-5)
 
 
 class TiedModel(nn.Module):

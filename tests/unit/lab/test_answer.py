@@ -103,6 +103,11 @@ def test_the_first_lines(grid: list[Scored], first: str, second: str) -> None:
     assert words[0].startswith(first) and second in " ".join(words)
 
 
+def test_a_row_with_missing_runs_may_still_learn() -> None:
+    words = answer_of([*scores(sub=[3.0, 3.1], post=STUCK), MISSING], "sub", "post")
+    assert "No run learned" not in " ".join(words)
+
+
 @pytest.mark.parametrize("seeds", [2, 5])
 def test_equal_rows_seldom_differ_significantly(seeds: int) -> None:
     """Eleven rows of one distribution; single tests at 95 % report a difference in 25 to 53 %.

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,12 @@ from PIL import Image
 
 from magneto.recipe import load_recipe
 from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
-from magneto.start.baselines import bag_of_words, colour_and_place, interpolated_nats
+from magneto.start.baselines import (
+    bag_of_words,
+    colour_and_place,
+    interpolated_nats,
+    statement_alone,
+)
 from tests.unit.vision.image_files import write_pairs
 
 
@@ -52,6 +58,16 @@ def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path)
     task.prepare()
     [(name, found)] = bag_of_words(task)
     assert name.endswith("of both") and found["accuracy"] > 0.95
+
+
+def test_words_of_statements_are_learned_from_training_alone() -> None:
+    class Part(dict):
+        values = dict.__getitem__
+
+    train = Part(statement=["a red one", "a blue one"] * 9, truth=[True, False] * 9)
+    held = Part(statement=train["statement"], truth=[False, True] * 9)
+    task = SimpleNamespace(splits=SimpleNamespace(train=train, validation=held))
+    assert statement_alone(task) == [("the statement's words alone", {"accuracy": 0.0})]
 
 
 def test_a_broken_image_is_left_out_of_what_pixels_teach(tmp_path: Path) -> None:
