@@ -26,6 +26,8 @@ def test_some_of_the_classes(run: Path, tmp_path: Path, capsys) -> None:
     other = write_colours(tmp_path / "other", wrong, 3)
     found = answer(capsys, "evaluate", run, "--data", str(other))
     assert found["accuracy"] == 0.5
+    own = ["--data.validation_source", str(run.parent / "images")]
+    assert answer(capsys, "evaluate", run, "--data", str(other), *own)["accuracy"] == 1
     present = ["--data", str(other), "--data.candidates", "present"]
     task = load_run(run, "auto", {"data.source": str(other), "data.validation_source": str(other),
                                   "data.candidates": "present"}).task  # fmt: skip

@@ -1,15 +1,18 @@
 """`magneto compare` of images and texts, with and without measurements."""
 
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from magneto.cli import main
+from magneto.commands import compare
 from magneto.files import read_object
 from magneto.lab import comparison, ladder, sweep
 from magneto.lab.sweep import work
+from magneto.progress import ProgressBars
 from tests.commands import printed, refused, spelt
 from tests.shrunken import shrunken
 
@@ -35,6 +38,17 @@ def quick(module_cache: Path, without_pdf: None, monkeypatch: pytest.MonkeyPatch
 def words(task: str, place: Path) -> list[str]:
     """Return a task's tiny recipe with options that make it smaller."""
     return [f"{task}/tiny", *spelt({**shrunken(task, place), **SMALL})]
+
+
+def test_a_clusters_jobs_need_no_workers_here(tmp_path: Path, monkeypatch: Any) -> None:
+    called: list[tuple] = []
+    monkeypatch.setattr(sweep, "run_cluster", lambda *given: called.append(given) or [])
+    monkeypatch.setattr(sweep, "run_local", lambda *given: called.append(given[:3]) or True)
+    for cluster in ("slurm", None):
+        args = Namespace(jobs=3, cluster=cluster, cluster_option=[("mem_gb", "8")])
+        assert compare.run(tmp_path, "a sweep", args, ProgressBars())
+    assert called == [(tmp_path, 3, "slurm", {"mem_gb": "8"}), (tmp_path, "a sweep", 0),
+                      (tmp_path, "a sweep", 3)]  # fmt: skip
 
 
 def test_a_comparison_is_measured_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
