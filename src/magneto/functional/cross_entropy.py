@@ -257,12 +257,13 @@ def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
 def frequency_sums(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return `prediction_sums` of a predictor that knows only the frequencies in training.
+    """Return `prediction_sums` of a predictor whose probabilities are the training frequencies.
 
     Args:
         train: Frequency of each number in training, (size,); 1 is added to each.
         asked: Frequency of each number among the targets, (size,).
-        allowed: Whether each number can be a target, (size,). Other numbers have probability 0.
+        allowed: Whether each number can be a target, (size,). A number that cannot be a target has
+            probability 0.
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)
     present = asked > 0

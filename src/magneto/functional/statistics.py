@@ -17,8 +17,8 @@ class Difference:
 
     Attributes:
         mean: First mean minus the second.
-        half_width: Half-width of the confidence interval. A group with one value makes it nan.
-            Two groups without variance also make it nan, if their means differ.
+        half_width: Half-width of the confidence interval. The half-width is nan if a group has one
+            value. The half-width is also nan if both variances are 0 and the means differ.
     """
 
     mean: float
@@ -39,9 +39,9 @@ def joint_differences(
     """Return the difference of means of each pair, with Holm's correction for many comparisons.
 
     Holm's method (1979) limits the probability of any false positive among all pairs to 1 -
-    `level`. For this, it widens intervals. A difference is significant if the interval does not
-    contain 0. If the values of two groups are paired, use `half_width` of their differences
-    instead.
+    `level`. Holm's method widens the confidence intervals. A difference is significant if the
+    interval does not contain 0. For paired values, use `half_width` of the differences instead of
+    `joint_differences`.
 
     Args:
         pairs: Pairs of groups of independent measurements. A group may be in several pairs.

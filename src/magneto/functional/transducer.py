@@ -7,8 +7,8 @@ last frame, after all labels (arXiv 1211.3711, section 2.4). A frame may emit an
 Cell (t, u) is on anti-diagonal t + u, and all cells of a diagonal are computed at once. Sums over
 paths are in float64, since float32 has too few digits for log-probabilities in the thousands.
 
-Each cell has as many logits as the vocabulary has tokens. So logits are computed for one tile of
-cells at a time.
+Each cell has as many logits as the vocabulary has tokens. To save memory, logits are computed for
+one tile of cells at a time.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def transducer_loss(
     differentiated only once.
 
     The loss is infinite if there are no frames, or if no path has a positive probability. The loss
-    is NaN if a logit is NaN. In both cases, the gradient is zero, and other utterances are
-    unaffected. Padding may have any values, including NaN.
+    is NaN if a logit is NaN. An utterance whose loss is infinite or NaN has a zero gradient, and
+    affects no other utterance. Padding may have any values, including NaN.
 
     Args:
         logits: Logits of each cell, (batch, time, labels + 1, vocabulary).
@@ -61,8 +61,7 @@ def transducer_loss(
         Losses in nats, (batch,), float32 (float64 for float64 logits).
 
     Raises:
-        ValueError: If shapes do not fit. On a CPU, lengths or targets that are out of range
-            raise it too.
+        ValueError: If shapes do not fit, or if a length or a target on a CPU is out of range.
     """
     check_logits(logits.shape, targets, logit_lengths, target_lengths, blank)
     labels = next_labels(targets, target_lengths)
@@ -83,9 +82,9 @@ def joiner_transducer_loss(
 ) -> Tensor:
     """Return the transducer loss of the logits `tanh(encoder + predictor) @ weight.T + bias`.
 
-    Apart from precision, the loss equals `transducer_loss` of these logits. Both passes compute
-    logits and hidden layer in tiles, so that neither is in memory as a whole. Under autocast,
-    matrix products are in autocast's type, and the softmax is at least in float32.
+    Apart from rounding, the loss equals `transducer_loss` of the logits. The forward pass and the
+    backward pass compute logits and hidden layer in tiles, to save memory. Under autocast, matrix
+    products are in autocast's type, and the softmax is at least in float32.
 
     Args:
         encoder_features: Encoder features with the joiner's width, (batch, time, joint).
@@ -274,8 +273,9 @@ def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, 
 Place = tuple[slice, slice]
 """Slices of utterances and of frames."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
-"""Tiles of the lattice. A tile has a place, a hidden layer (utterances, frames, labels + 1, joint),
-and logits (cells, vocabulary). The next tile overwrites the logits."""
+"""Tiles of the lattice. The first item of a tile is the place. The second item is the joiner's
+hidden layer, (utterances, frames, labels + 1, joint). The third item is the logits, (cells,
+vocabulary). The next tile overwrites the logits."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
@@ -337,7 +337,7 @@ class Joiner:
 def cell_numbers(logits: Tensor, labels: Tensor, shape: tuple[int, ...], blank: int) -> Tensor:
     """Return three numbers per cell, (3, batch, time, labels + 1).
 
-    The numbers are log p(blank), log p(next label), and the logarithm of the softmax's sum. Logits,
+    The numbers are log p(blank), log p(next label), and the log-sum-exp of the logits. Logits,
     (cells, vocabulary), are overwritten. `labels` are (batch, labels + 1), and `shape` is (batch,
     time, labels + 1).
     """
@@ -352,9 +352,9 @@ def to_gradient(
 ) -> None:
     """Convert logits, (cells, vocabulary), to the gradient of the loss, in place.
 
-    The logits must be finite. `labels` are (batch, labels + 1). The other tensors are (batch, time,
-    labels + 1). `total` is the logarithm of the softmax's sum. For `by_blank` and `by_label`, see
-    `posteriors`.
+    The logits must be finite. `labels` are (batch, labels + 1). `total`, `by_blank` and `by_label`
+    are (batch, time, labels + 1). `total` is the log-sum-exp of each cell's logits. For `by_blank`
+    and `by_label`, see `posteriors`.
     """
     passed = by_blank + by_label
     answers = labels[:, None].expand(total.shape).reshape(-1, 1)
@@ -367,7 +367,7 @@ def to_gradient(
 
 @dataclass(frozen=True)
 class Lattice:
-    """Log-probabilities of a blank and of the next label in each cell, by anti-diagonal.
+    """Log-probabilities of a blank and of the next label for each cell, stored by anti-diagonal.
 
     Attributes:
         blank: Log-probability of a blank, (time + labels, batch, labels + 1), float64. Cells
@@ -411,7 +411,7 @@ def _impossible(shape: tuple[int, ...], like: Tensor) -> Tensor:
 def forward_scores(lattice: Lattice, join: Callable[..., Tensor] = torch.logaddexp) -> Tensor:
     """Return the log-probability of all paths from the start to each cell, by diagonals.
 
-    With `torch.maximum` as `join`, only the most probable path counts.
+    With `torch.maximum` as `join`, only the most probable path to each cell counts.
     """
     blank, label = lattice.blank, lattice.label
     scores = _impossible(blank.shape, blank)
@@ -444,7 +444,8 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 def backward_scores(lattice: Lattice) -> Tensor:
     """Return the log-probability of all paths from each cell to the end, by diagonals.
 
-    The end is after the last frame, so there is one more diagonal than in the lattice.
+    The end is the cell after the last frame. The result therefore has one diagonal more than the
+    lattice.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
@@ -463,9 +464,10 @@ def backward_scores(lattice: Lattice) -> Tensor:
 
 
 def posteriors(lattice: Lattice, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probability that a path leaves a cell by the blank, and the same for the label.
+    """Return the probabilities that a path leaves a cell by the blank and by the next label.
 
-    Both are float64, (batch, time, labels + 1), and 0 if the log-likelihood is not finite.
+    Both tensors are float64, (batch, time, labels + 1). An utterance without a finite
+    log-likelihood has probabilities of 0.
     """
     total = log_likelihood(lattice, scores)[:, None]
     onward = backward_scores(lattice)[1:]
@@ -537,7 +539,10 @@ def check_logits(
 
 
 def any_on_a_cpu(wrong: Tensor) -> bool:
-    """Return whether any value is True; False on other devices, where the host would wait."""
+    """Return whether a tensor on a CPU has a True value; return False for any other device.
+
+    Reading a value from another device would make the host wait.
+    """
     if wrong.device.type != "cpu":
         return False
     # The assertion is a single operation that reads no value into Python.

@@ -58,7 +58,7 @@ class DataSummary:
 
 
 Given = Mapping[str, Any]
-"""The user's fields by dotted name."""
+"""The recipe fields that the user sets, such as "model.width", with their values."""
 Summarise = Callable[[Any, Given], DataSummary]
 
 
@@ -101,8 +101,8 @@ def image_input(split: Any, given: Given) -> DataSummary:
     """Summarise the sizes of images, and derive a square input of at most 64 pixels a side."""
     sample = sample_images(split)
     if sample.huge:
-        raise ValueError(f"{sample.huge}, too many to decode in every epoch. Shrink such images "
-                         "to about 512 pixels a side.")  # fmt: skip
+        raise ValueError(f"{sample.huge}, which are too many to decode in every epoch. Shrink "
+                         "large images to about 512 pixels a side.")  # fmt: skip
     smallest, largest = sample.sizes.min(0), sample.sizes.max(0)
     # Building the recipe refuses given values that are not whole numbers.
     words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))
@@ -278,7 +278,7 @@ GUIDES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """The derived recipe, the options that it changes, a summary of the data, and baselines."""
+    """Derived recipe for a task, with the changed options, a summary of the data, and baselines."""
 
     recipe: Recipe
     options: Mapping[str, Any]

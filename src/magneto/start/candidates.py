@@ -135,8 +135,9 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
         labelled = Candidate("text-classification", f"texts in {len(classes)} folders")
         few = len(texts) < TEXTS_EACH * len(classes)
         return [*as_text, labelled] if few else [labelled, *as_text]
-    audio = f". The {len(by_kind['audio'])} recordings have no transcripts: add a .txt file of the"
-    audio += " same name beside each recording, or use a table with columns audio and text"
+    audio = (f". The {len(by_kind['audio'])} recordings have no transcripts: add a .txt file of "
+             "the same name beside each recording, or use a table with columns audio and "
+             "text")  # fmt: skip
     raise ValueError(f"no task fits {folder}: it has no images, tables or texts"
                      f"{audio if by_kind['audio'] else ''}")  # fmt: skip
 
@@ -149,9 +150,9 @@ def has_masks(folder: Path, images: Iterable[Path]) -> bool:
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
-    """Return the names of the folders that contain files.
+    """Return the names of the top folders that contain files.
 
-    If the top folders are splits, these are the folders one level below.
+    If the top folders are splits, return the names of the folders one level below.
     """
     from magneto.language.labelled_texts import WITHOUT_LABELS
 
@@ -238,7 +239,7 @@ def table_candidates(table: Table) -> list[Candidate]:
 
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
-    """Raise ValueError if a table's first line is not a header. The message proposes a header."""
+    """Raise ValueError, which proposes a header, if a table's first line is not a header."""
     if not kinds:
         raise ValueError(f"{table.where} is empty")
     names = [name.strip() for name in kinds]
@@ -252,7 +253,7 @@ def check_header(table: Table, kinds: Mapping[str, str]) -> None:
         header.append(free[0] if free else f"column{number}")
     shown = table.separator.join(header).replace("\t", "<TAB>")
     raise ValueError(f"{table.where}: the first line is not a header ({abbreviate(names[0])}, ...)."
-                     f" Write one above it: {shown}")  # fmt: skip
+                     f" Add a header line such as: {shown}")  # fmt: skip
 
 
 def text_candidates(

@@ -17,13 +17,13 @@ SentencePair = tuple[str, str]
 
 @configuration
 class TranslationConfig(TransformerConfig):
-    """Configuration of a translation model. It needs `encoder_layers` and `decoder_layers`."""
+    """Configuration of a translation model, which needs `encoder_layers` and `decoder_layers`."""
 
     vocab_size: PositiveInt | None = None
-    """Size of the vocabulary of source and target; null takes the size from the data."""
+    """Size of the vocabulary that source and target share; null takes the size from the data."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """Scale of the embeddings. They are initialised from N(0, 1/width). With "sqrt_width", they are
-    multiplied by sqrt(width), which gives unit variance."""
+    """Scale of the embeddings, which are initialised from N(0, 1/width). With "sqrt_width", the
+    embeddings are multiplied by sqrt(width), which gives unit variance."""
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
@@ -46,12 +46,13 @@ class ParallelDataConfig:
     builtin:phrases:de,en). PATH is a folder or a file (.tsv, .csv, .jsonl, .json or .parquet). For
     aligned files such as a.en and a.de, PATH may be the stem `a`."""
     validation_source: str | None = None
-    """Separate source of validation text. Its validation split is used. If there is none, its test
-    split is used, or else its training split. By default, `source` provides the validation text."""
+    """Separate source of validation text. From `validation_source`, Magneto reads the validation
+    split, else the test split, else the training split. By default, `source` provides the
+    validation text."""
     validation_fraction: Share = 0.02
-    """Share of sentence pairs for validation. It applies to language pairs without a validation
-    split, unless `validation_source` is set. The hash of the sentence in `pivot_language` selects
-    the pairs."""
+    """Share of sentence pairs for validation. The share applies to language pairs without a
+    validation split. With a `validation_source`, the share is not used. The hash of the sentence in
+    `pivot_language` selects the pairs."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation sentences per language pair; null for all."""
     languages: tuple[str, ...] | None = None
@@ -70,32 +71,32 @@ class ParallelDataConfig:
     vocab_size: Annotated[int, Interval(ge=257, lt=LARGEST)] = 8192
     """Vocabulary size of a trained tokenizer, without the language tags."""
     tokenizer_lines: PositiveInt = 60_000
-    """Number of sentences that "sentencepiece" is trained on. They are sampled from 50 million
-    characters of text, in equal parts from all language pairs. Use more sentences for many
-    languages. Training a vocabulary of 64,000 on a million sentences took one core a minute. This
-    used 1.3 GB of memory."""
+    """Number of sentences on which a "sentencepiece" tokenizer is trained. The sentences are
+    sampled from 50 million characters of text, in equal parts from all language pairs. For many
+    languages, train the tokenizer on more sentences. Training a vocabulary of 64,000 on a million
+    sentences took one core a minute and 1.3 GB."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
     """Maximum length of a sentence in tokens, tag and end token included. Pairs with a longer
     sentence are left out of training."""
     max_ratio: Annotated[float, Interval(ge=1)] = 4.0
-    """Maximum length ratio of the two sentences of a pair. A pair is left out if the ratio is
-    larger both in characters and in bytes. Differences of up to 20 characters or 20 bytes are
-    accepted."""
+    """Maximum ratio of the lengths of a pair's two sentences. A pair is left out if the character
+    ratio and the byte ratio both exceed the maximum. A pair whose lengths differ by at most 20
+    characters or 20 bytes is kept."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
     """Temperature T for sampling directions. The probability of a direction with N sentence pairs
     is proportional to N ** (1 / T). A larger T favours small languages. The default is from arXiv
     1907.05019."""
     max_tokens: PositiveInt = 4096
-    """Maximum size of a group of sentence pairs of similar length. The size is the number of pairs
-    times the tokens of the longest sentence. `training.batch_size` counts groups. A batch of the
-    paper has 128 groups of 4096 tokens."""
+    """Maximum size of a group of sentence pairs of similar length. A group's size is the number of
+    pairs times the length of the longest sentence in tokens. `training.batch_size` counts groups. A
+    batch of the paper has 128 groups of 4096 tokens."""
     block: PositiveInt = 262144
     """Number of sentence pairs that are sorted by length together."""
     select_by: Literal["loss", "bleu"] = "loss"
     """Metric that selects the best checkpoint: "loss", or "bleu" of greedy translations."""
     bleu_sentences: PositiveInt = 200
     """Number of sentences per direction that an evaluation translates with `select_by: bleu`.
-    `training.evaluate_limit` reduces this number in proportion."""
+    `training.evaluate_limit` reduces the number of translated sentences in proportion."""
 
     @rule
     def _groups_fit_the_longest(self) -> Iterator[str]:

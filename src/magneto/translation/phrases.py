@@ -63,7 +63,10 @@ def phrase_languages() -> list[str]:
 
 
 def phrases(first: str, second: str, count: int = PHRASES) -> Iterator[tuple[str, str]]:
-    """Yield at most `count` phrases in two languages. Skip phrases that a language lacks."""
+    """Yield at most `count` phrases in two languages.
+
+    A phrase is skipped if Babel lacks the phrase in either language.
+    """
     babel = import_babel()
     locales = babel.Locale.parse(first), babel.Locale.parse(second)
     random = np.random.default_rng(SEED)

@@ -118,7 +118,10 @@ def load_vocabulary(directory: Path) -> TranslationVocabulary:
 
 
 def read_tags(directory: Path) -> list[str]:
-    """Return the languages of a saved vocabulary. Raise FileNotFoundError if there is none."""
+    """Return the languages of a saved vocabulary.
+
+    Raise FileNotFoundError if the file of languages is missing.
+    """
     path = directory / TAGS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{directory} is not a translation vocabulary: no {TAGS_FILE}")
@@ -130,8 +133,8 @@ class ParallelSplit:
     """Tokenised split of a corpus.
 
     `tokens` has the tokens of all sentences, without tags and end tokens. The two sentences of an
-    example follow each other. `offsets` has the boundaries of all sentences, (2 x examples + 1,).
-    `ranges` has the range of examples of each language pair.
+    example follow each other. `offsets`, (2 x examples + 1,), has the positions in `tokens` at
+    which sentences start and end. `ranges` has the range of examples of each language pair.
     """
 
     tokens: np.ndarray

@@ -223,7 +223,7 @@ class TranslationScores:
 
 
 def score_translations(translations: Sequence[str], references: Sequence[str]) -> TranslationScores:
-    """Score translations with one reference each. Raise ValueError if there are none."""
+    """Score translations with one reference each. Raise ValueError if there are no translations."""
     if len(translations) != len(references):
         raise ValueError(
             f"{len(translations)} translations and {len(references)} references: give one "

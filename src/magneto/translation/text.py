@@ -61,7 +61,7 @@ from magneto.translation.config import (
 from magneto.translation.phrases import PHRASES, import_babel, phrase_languages, phrases
 
 LanguagePair = tuple[str, str]
-"""Codes of two languages."""
+"""Two language codes, such as ("de", "en")."""
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 # File endings of two or three letters that are not languages.
 NO_LANGUAGES = (
@@ -393,7 +393,7 @@ def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
 class ReferenceTexts:
     """Sentences with a reference translation, for each direction.
 
-    `unknown` are the languages of the source that the model lacks. They are left out.
+    Languages of the source that the model lacks are left out, and are listed in `unknown`.
     """
 
     split: str

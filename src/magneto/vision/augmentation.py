@@ -265,7 +265,7 @@ def resize_part(
 def photometric_distortion(
     pixels: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Change brightness, contrast, saturation and hue, each with this probability.
+    """Change each of brightness, contrast, saturation and hue with the given probability.
 
     As in SSD (arXiv 1512.02325), the contrast changes either before or after saturation and hue.
     """

@@ -23,8 +23,8 @@ from magneto.vision.images import ImageSplit
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that makes an example from an index and a random generator."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that completes a batch from the indices and draws of its examples. A draw is epoch x
-repeats + number of the copy; see `magneto.data.stream.shuffled`."""
+"""Function that completes a batch, given the examples' indices and draw numbers. A draw number is
+epoch x repeats + number of the copy; see `magneto.data.stream.shuffled`."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Callback for a broken example, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
@@ -41,7 +41,9 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return an example and its index; a random example replaces a broken one.
+    """Return an example and the example's index.
+
+    A random example replaces an example with a broken image.
 
     `key` (seed and draw) and `index` seed the random generator.
 
@@ -86,9 +88,9 @@ def image_stream(
     """Return shuffled batches of stacked examples.
 
     If `example` raises an error, `broken` is called, and a random example replaces the broken one.
-    A batch's "broken", (batch,), is True for such replacements. A batch has `repeats` copies of
-    each example. `seed` determines order and augmentation. `finish` is applied to each micro-batch
-    of a rank.
+    The entry "broken", (batch,), is True for examples that replace broken examples. A batch has
+    `repeats` copies of each example. `seed` determines order and augmentation. `finish` is applied
+    to each micro-batch of a rank.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:

@@ -35,8 +35,9 @@ FIGURE_BATCHES, MISTAKES = 16, 12
 
 
 Mixing = tuple[float, tuple[slice, slice] | None]
-"""How to mix a pair of images. The first item is the weight of an image; the other image has the
-rest. With CutMix, the second item is the rows and columns to swap."""
+"""How to mix a pair of images. The first item is an image's weight in its own mixture; the partner
+has the remaining weight. With CutMix, the second item is the rows and columns that the two images
+swap."""
 
 
 def draw_mixing(
@@ -44,8 +45,8 @@ def draw_mixing(
 ) -> Mixing:
     """Choose at random how to mix a pair of images.
 
-    `mixup` and `cutmix` are the alphas of Beta distributions; 0 turns a method off. If both are on,
-    each has probability 0.5.
+    `mixup` and `cutmix` are the alphas of Beta distributions; 0 turns a method off. If mixup and
+    CutMix are both on, each is chosen with probability 0.5.
     """
     if not mixup and not cutmix:
         return 1.0, None
@@ -66,8 +67,8 @@ def draw_mixing(
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
     """Mix images 0 and 1, 2 and 3, and so on; a single image at the end does not change.
 
-    `targets` are probabilities, (batch, classes). `how` has one item per pair. A further item is
-    ignored.
+    `targets` are probabilities, (batch, classes). `how` has one item per pair of images.
+    Superfluous items of `how` are ignored.
     """
     images, targets = images.clone(), targets.clone()
     for pair, (share, box) in enumerate(how[: len(images) // 2]):
@@ -109,9 +110,9 @@ def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, fl
     `sums` has the totals of `answer_sums`, and the summed "loss".
 
     Returns:
-        "loss", "accuracy", and "calibration_error", which is the expected calibration error
-        with 15 bins. With more than five classes, the result has "accuracy_top5" too. With
-        broken images, their number is "broken".
+        "loss", "accuracy", and "calibration_error", which is the expected calibration error with 15
+        bins. With more than five classes, the result has "accuracy_top5" too. If some images are
+        broken, "broken" is the number of broken images.
     """
     count = sums["count"]
     found = {"loss": sums["loss"] / count, "accuracy": sums["right"] / count}
@@ -144,7 +145,7 @@ class ImageClassification(FineTuning):
 
     @property
     def classes(self) -> int:
-        """Number of the model's classes: `model.classes`, or the number of names if it is null."""
+        """Number of classes: `model.classes`, or else the number of class names."""
         return self.model_config.classes or len(self.names)
 
     @cached_property

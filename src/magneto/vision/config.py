@@ -100,7 +100,8 @@ class ImageInputConfig:
         """`image_size`, `patch_size` and `channels`.
 
         Raises:
-            ValueError: If one of them is None. The task's `prepare` derives it.
+            ValueError: If one of the three sizes is None. The task's `prepare` derives sizes that
+                are None.
         """
         return (require(self.image_size, "image_size"), require(self.patch_size, "patch_size"),
                 require(self.channels, "channels"))  # fmt: skip
@@ -156,8 +157,8 @@ class AugmentationConfig:
     """Random changes of a training image (default: none)."""
 
     crop: Literal["centre", "random_resized"] = "centre"
-    """"centre" crops the largest square in the middle, as in validation. The other value,
-    "random_resized", resizes a random rectangle to a square (arXiv 1409.4842, section 6)."""
+    """"centre" crops the largest square in the middle, as in validation. "random_resized" resizes a
+    random rectangle to a square (arXiv 1409.4842, section 6)."""
     crop_scale: tuple[Part, Part] = (0.08, 1.0)
     """Range of the random rectangle's area, as a share of the image's area (0.2 to 1 in BEiT's
     pre-training)."""
@@ -215,17 +216,17 @@ class ImageSourceConfig:
 
     source: str = "builtin:digits"
     """Source of the images. `builtin:digits` has 1797 handwritten digits of 8 x 8 pixels, from
-    scikit-learn. `builtin:scenes` has such digits on a canvas, with masks. Other values are the
-    path of a folder of images, of tar shards, or of a table of paths (.jsonl, .json, .csv, .tsv,
-    .parquet). A data set of the hub is `hf:NAME[:CONFIG[:SPLIT]]`."""
+    scikit-learn. `builtin:scenes` has handwritten digits on a canvas, with masks. A path names a
+    folder of images, tar shards, or a table of paths (.jsonl, .json, .csv, .tsv, .parquet). A data
+    set of the hub is `hf:NAME[:CONFIG[:SPLIT]]`."""
     validation_source: str | None = None
-    """Separate source of validation images. Its validation split is used, else its test split, else
-    all its images. Null uses the validation split of `source`. Without this split, null uses a part
-    of the training images."""
+    """Separate source of validation images. From `validation_source`, Magneto reads the validation
+    split, else the test split, else all images. Null uses the validation split of `source`. If
+    `source` has no validation split, null uses a part of the training images."""
     validation_fraction: Share = 0.2
-    """Share of the images that validation uses if a source has no validation split. For built-in
-    sets, the recipe's seed selects these images. For other sources, a hash of the names selects
-    them."""
+    """Share of the images that validation uses if a source has no validation split. The recipe's
+    seed selects the validation images of a built-in set. For other sources, a hash of the image
+    names selects the validation images."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers; null uses the classes of the training
     images."""
@@ -263,7 +264,7 @@ class FineTunedImageConfig(ImageEncoderConfig):
 
     layer_decay: Free[Part] = 1.0
     """Layer-wise decay. The learning rate of each layer is this value times the rate of the layer
-    above. The paper's classifiers have 0.65 and 0.8. The value 1 turns the decay off."""
+    above. The paper's image classifiers use 0.65 and 0.8. The value 1 turns the decay off."""
     pretrained: Free[str | None] = None
     """Directory of an image run whose patch embedding, positions and encoder initialise the model.
     Null trains from scratch. In the path, "{placement}" stands for the placement's name."""
@@ -277,8 +278,9 @@ class ImageClassifierConfig(FineTunedImageConfig):
     """Number of classes; null uses the number of the data's classes."""
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
     """Input of the head. With "mean", the final norm comes before the mean of the patches. With
-    "mean_then_norm", the norm comes after the mean, as in BEiT-3. Without a final norm, as in
-    Post-LN, both are equal. With "first", the head reads the class token, as in ViT."""
+    "mean_then_norm", the norm comes after the mean, as in BEiT-3. In Post-LN, which has no final
+    norm, "mean" and "mean_then_norm" are equal. With "first", the head reads the class token, as in
+    ViT."""
     objective: Free[Literal["cross_entropy", "binary_cross_entropy"]] = "cross_entropy"
     """Training loss. With "binary_cross_entropy", the loss is summed over the classes (arXiv
     2110.00476, section 4.1)."""
@@ -298,12 +300,12 @@ class ImageClassificationDataConfig(ImageDataConfig):
     mixup: NonNegativeFloat = 0.0
     """Alpha of mixup's Beta distribution (0.8 in the paper); 0 turns mixup off."""
     cutmix: NonNegativeFloat = 0.0
-    """Alpha of CutMix's Beta distribution (1.0 in the paper); 0 turns CutMix off. If both are on,
-    each pair of images is mixed by one of the two, at random."""
+    """Alpha of CutMix's Beta distribution (1.0 in the paper); 0 turns CutMix off. If mixup and
+    CutMix are both on, each pair of images gets one of them at random."""
     class_names: str | None = None
     """Path of a text file with one class name per line, in the order of the classes' numbers. The
-    file replaces `classes`. Use a file if evaluation has folders with other names than the run's
-    classes, such as ImageNet's wnids (n01440764, ...)."""
+    file replaces `classes`. Use a file if the evaluation folders are not named like the run's
+    classes. ImageNet's folders, for example, are named by wnids (n01440764, ...)."""
     candidates: Literal["all", "present"] = "all"
     """Classes that validation may predict. With "all", every class of the model is allowed. With
     "present", only classes of the validation images are allowed, such as the 200 of ImageNet-A."""
@@ -371,9 +373,9 @@ class ImageModelConfig(ImageEncoderConfig):
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
     """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns it off. A second,
-    small stack reads this layer's patches and the top layer's class token. This stack predicts the
-    same codes, so that the class token has to summarise the image. BEiT v2 uses layer 9 of 12 and
-    layer 21 of 24."""
+    small stack reads the patches of `aggregation_layer` and the class token of the top layer. The
+    small stack also predicts the codes, so that the class token has to summarise the image. BEiT v2
+    uses layer 9 of 12 and layer 21 of 24."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
@@ -441,8 +443,8 @@ class SegmenterConfig(FineTunedImageConfig):
     """Weight of the auxiliary head's loss."""
     inference: Literal["slide", "whole"] = "slide"
     """Evaluation of an image. With "slide", the logits of overlapping windows of `image_size` are
-    averaged. With "whole", the image is encoded at once, and learned positions are interpolated to
-    its size."""
+    averaged. With "whole", the model encodes the whole image at once, and interpolates learned
+    positions to the image's size."""
     stride: PositiveInt | None = 341
     """Pixels from one window to the next; null uses `image_size`, so that windows do not
     overlap."""
@@ -477,12 +479,12 @@ class SegmentationDataConfig(ImageSourceConfig):
     """Images with masks: the `data` section of a segmentation recipe."""
 
     source: str = "builtin:scenes"
-    """Source of the images and masks. `builtin:scenes` has handwritten digits on a canvas. Other
-    values are a table of paths, `hf:NAME[:CONFIG]`, or a folder. The folder has images/ and
-    annotations/, or train/ and trainannot/."""
+    """Source of the images and masks. `builtin:scenes` has handwritten digits on a canvas. The
+    source may also be a table of paths, `hf:NAME[:CONFIG]`, or a folder. A folder of images and
+    masks has images/ and annotations/, or train/ and trainannot/."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers, after `reduce_zero_label`. Null uses the
-    names in the source. Without names in the source, the numbers are the names."""
+    names in the source. If the source has no class names, the class numbers are the names."""
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
@@ -490,8 +492,8 @@ class SegmentationDataConfig(ImageSourceConfig):
     masks have before the reduction. The number 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Limits of an image's longer side and shorter side, in pixels (2048 and 512 for ADE20k).
-    Before augmentation, images are resized to fit both limits, and keep their aspect ratio. Null
-    keeps the size of images."""
+    Before augmentation, each image is resized to the largest size within both limits, at the same
+    aspect ratio. Null keeps the size of images."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

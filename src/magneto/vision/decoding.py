@@ -1,4 +1,4 @@
-"""Decoding of image files to upright 8-bit RGB pixels, and of masks.
+"""Decoding of image files to upright 8-bit RGB pixels, and decoding of mask files.
 
 If simplejpeg is installed, it decodes JPEG files. Pillow decodes all other formats, and JPEG files
 that simplejpeg refuses.

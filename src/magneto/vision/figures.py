@@ -121,9 +121,9 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
     who = "the class token" if config.prefix and asking.stop == 1 else "the average patch"
     caption = (
         f"First row: validation images. Second row: attention of {who} to each patch in the last "
-        f"layer, averaged over all heads. Other rows: {len(rows) - 1} of the heads. The patch "
-        f"with most attention is white. {float(asked.sum(-1).mean()):.0%} of the attention goes to "
-        "patches."
+        f"layer, averaged over all heads. Other rows: attention of {len(rows) - 1} single heads. "
+        f"The patch with most attention is white. {float(asked.sum(-1).mean()):.0%} of the "
+        "attention goes to patches."
     )
     return Figure("attention", "Attention in the last layer", caption, tiles([seen, *maps]))
 
@@ -146,15 +146,15 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
         white = torch.ones(PATCHES - len(some), *some.shape[1:])
         rows.append(torch.cat((some, white)))
     numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)
-    caption = (f"Each row shows patches of validation images with the same code. The "
-               f"{len(chosen)} rows go from the most frequent code to the rarest of the {used} "
-               f"that occur ({count} in all). Numbers of patches, in the order of the rows: "
-               f"{numbers}.")  # fmt: skip
+    caption = (f"Each row shows patches of validation images with the same code. {used} of "
+               f"{count} codes occur. The rows show {len(chosen)} codes, from the most frequent "
+               f"code to the rarest code that occurs. Numbers of patches, in the order of the "
+               f"rows: {numbers}.")  # fmt: skip
     return Figure("codes", "Patches that share a code", caption, tiles(rows))
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw images, and below them the same images made of the mean patch of each code.
+    """Draw images above reconstructions from the mean patch of each code.
 
     The arguments are those of `codes_figure`.
     """
@@ -163,7 +163,7 @@ def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) 
     caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
                "validation patches with its code. The codes leave "
                f"{100 * error:.0f} % of the variance of the pixels unexplained. Codes are "
-               "not trained to explain this variance.")  # fmt: skip
+               "not trained to explain the variance of pixels.")  # fmt: skip
     picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
     return Figure("reconstructions", "Reconstructions from codes", caption, picture)
 
@@ -173,9 +173,9 @@ def guesses_figure(
 ) -> Figure:
     """Draw images, their visible patches, the mean patches of their codes, and the predictions.
 
-    For the first images, `hidden` has the indices of masked patches, (images, masked patches).
-    `guesses` has the predicted codes, in the same shape. The other arguments are those of
-    `codes_figure`.
+    Only the first images are drawn, as many as `hidden` has rows. `hidden`, (drawn images, masked
+    patches), has the indices of masked patches. `guesses` has the predicted codes, shaped like
+    `hidden`. For the other arguments, see `codes_figure`.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -190,13 +190,13 @@ def guesses_figure(
     caption = ("First row: validation images. Second row: the model's input, with masked patches "
                "in grey. Third row: each patch is replaced by the mean patch of its code. Fourth "
                "row: each masked patch is replaced by the mean patch of the most probable code. "
-               f"{100 * right:.0f} % of these {guesses.numel()} predictions are "
+               f"{100 * right:.0f} % of the {guesses.numel()} predictions are "
                "right.")  # fmt: skip
     return Figure("guesses", "Masked patches and predictions", caption, tiles(rows))
 
 
 def class_colours(count: int) -> np.ndarray:
-    """Return a colour per class, uint8 (count, 3). `count` does not change a class's colour."""
+    """Return a colour per class, uint8 (count, 3). A class's colour does not depend on `count`."""
     levels = ((0.85, 0.95), (0.55, 1.0), (0.9, 0.65))
     rows = [colorsys.hsv_to_rgb(i * HUE_STEP % 1, *levels[i % 3]) for i in range(count)]
     return (np.array(rows) * 255).round().astype(np.uint8)
@@ -248,7 +248,7 @@ def overlay_figure(
         f"segmentation-{word}",
         f"Segmentation of {last}",
         f"The image, its mask and the model's segmentation. The segmentation is right for "
-        f"{right:.1%} of the pixels that have a class. The legend has each class's share of the "
-        "pixels of mask and segmentation together.",
+        f"{right:.1%} of the pixels that have a class. The legend has each class's share of "
+        "pixels, counted over the mask and the segmentation.",
         overlay_panels(panels, [mask, answer], names),
     )

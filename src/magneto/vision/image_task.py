@@ -71,8 +71,8 @@ def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict
     """Return the factor of each parameter's learning rate, by name (BEiT, arXiv 2106.08254).
 
     Embeddings (patches, class token, positions) are group 0, and layer l is group l + 1. Everything
-    above the layers is the top group, which has the full rate. Each other group has `decay` times
-    the rate of the group above it. With a `decay` of 1, the result is {}.
+    above the layers is the top group, which has the full rate. The rate of a lower group is `decay`
+    times the rate of the next higher group. With a `decay` of 1, the result is {}.
     """
     if decay == 1:
         return {}
@@ -147,8 +147,8 @@ class ImageTask(ImageInputTask):
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
         """Return batches of a split without augmentation, in a fixed random order.
 
-        The keys of a batch are "images", "labels" and "broken". A `normalisation` replaces that of
-        the data configuration.
+        The keys of a batch are "images", "labels" and "broken". `normalisation` replaces the
+        normalisation in the data configuration.
         """
         input_format = self.input_format_of(self.splits.train.peak, normalisation)
         return evaluation_images(

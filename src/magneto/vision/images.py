@@ -1,4 +1,4 @@
-"""Images of any source as training and validation splits, read by index.
+"""Training and validation images from any source, which are read by index.
 
 `load_images` lists a source without decoding its images. `magneto.vision.batches` makes batches.
 `magneto.vision.transforms` and `magneto.vision.augmentation` make a model's input from a `Picture`.
@@ -154,7 +154,7 @@ class ImageSplit:
         return int(self.labels_of(np.array(index)))
 
     def labels_of(self, indices: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return class numbers, int64; by default those of all images. See `label`."""
+        """Return class numbers, int64, by default of all images. See `label`."""
         rows = self.table.rows[indices]
         labels = self.table.columns.get("label")
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
@@ -295,8 +295,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is none.
 
-    If a table has columns of media, no other column is tried. The recipe's name is `given`, and
-    `mask` is the column of masks.
+    If a table has columns of media, no other column is tried. `given` is the column name that the
+    recipe sets. `mask` is the name of the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]
@@ -374,8 +374,8 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """List images with masks by split; return {} if there are no folders of masks.
 
-    One layout is images/ beside annotations/ or masks/. Both folders may be divided into training/
-    and validation/, as in ADE20k. The other layout is train/ beside trainannot/, as in CamVid. A
+    In one layout, images/ is beside annotations/ or masks/. Each of these folders may contain
+    training/ and validation/, as in ADE20k. In CamVid's layout, train/ is beside trainannot/. A
     mask has its image's name, but may have another file ending. The images of a split without masks
     are counted and left out.
     """

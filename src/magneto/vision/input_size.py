@@ -97,16 +97,16 @@ class ImageInputTask(Task):
         return None
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return a run whose image size the model must have, and the configuration of its model.
+        """Return a run and its model configuration if the model must have the run's image size.
 
-        The result is None if there is no such run.
+        Return None if no run determines the image size.
         """
         return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the data, derive the sizes that are null, and check the model.
 
-        Later calls do nothing.
+        A second call does nothing.
         """
         if self._prepared:
             return

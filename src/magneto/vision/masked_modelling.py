@@ -81,7 +81,7 @@ class MaskedImageModel(ImageEncoder):
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
-        """Return logits (batch, count, number of codes), or with `codes` a list of losses.
+        """Return logits (batch, count, number of codes), or a list of losses if `codes` are given.
 
         `codes` are the targets, (batch, count). With patch aggregation, the list has a second loss.
         """

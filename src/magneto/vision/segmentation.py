@@ -121,8 +121,8 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     """Return a confusion matrix of pixels, int64 (classes, classes).
 
-    `labels` are the right classes, or `IGNORED`. `answers` are the predicted classes, in the same
-    shape. Rows of the matrix are right classes. The host does not wait for the device.
+    `labels` are the right classes, or `IGNORED`. `answers` are the predicted classes, shaped like
+    `labels`. Rows of the matrix are right classes. The host does not wait for the device.
     """
     pair = labels.long() * classes + answers
     last = torch.full_like(pair, classes * classes)
@@ -137,9 +137,10 @@ def segmentation_scores(
     """Return the metrics of a confusion matrix, which is the sum of `confusion` over a data set.
 
     Returns:
-        For each class that occurs or is predicted, "iou_NAME" is the intersection over union.
-        The mean of these values is "mean_iou". The share of right pixels is "pixel_accuracy".
-        The mean of this share over the classes that occur is "mean_accuracy".
+        For each class that occurs or is predicted, "iou_NAME" is the intersection over union. The
+        mean of all "iou_NAME" is "mean_iou". The share of right pixels is "pixel_accuracy". The
+        share of right pixels of each class, averaged over the classes that occur, is
+        "mean_accuracy".
 
     Raises:
         ValueError: If no pixel has a class.
@@ -248,7 +249,7 @@ class Segmentation(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the weighted sum of both heads' losses over all pixels with a class.
 
-        The logged "broken" is the share of these pixels in images that replace unreadable ones.
+        The logged "broken" is the share of pixels that belong to replacements of unreadable images.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED
@@ -265,7 +266,7 @@ class Segmentation(FineTuning):
 
         A batch has "broken", and lists of "images" and "masks". Images are resized to `data.fit`,
         but masks are not, because classes are compared at the mask's size. A blank image replaces a
-        broken one, and all its pixels are ignored.
+        broken image, and all pixels of the blank image are ignored.
         """
         held, input_format = self.splits.validation, self.input_format
         blank = input_format.blank, np.full(input_format.blank.shape[1:], IGNORED, np.uint8)

@@ -107,8 +107,8 @@ def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
 def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Return the centres of k-means by cosine, initialised with random rows.
 
-    A cluster without rows keeps its centre. If there are too few rows, the other centres are random
-    directions. Rows, (rows, width), and centres, (count, width), have length 1.
+    A cluster without rows keeps its centre. If there are fewer rows than centres, the missing
+    centres are random directions. Rows, (rows, width), and centres, (count, width), have length 1.
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -122,9 +122,10 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 
 
 class Codebook(nn.Module):
-    """Codebook: a direction for each code, (codes, width), and the code's share of all features.
+    """Codebook, which has a direction and a share of the features for each code.
 
-    Directions and shares are moving averages. For `revive_below`, see `ImageTokenizerConfig`.
+    The directions, (codes, width), and the shares, (codes,), are moving averages over training
+    steps. For `revive_below`, see `ImageTokenizerConfig`.
     """
 
     vectors: Tensor
@@ -244,8 +245,8 @@ class ImageTokenizer(ImageEncoder):
 def patch_pixels(images: Tensor, size: int) -> Tensor:
     """Return each patch's pixels followed by a constant, (batch, patches, channels * size² + 1).
 
-    Because of the constant, brightness changes the direction of the vector. Images are (batch,
-    channels, height, width) in [-1, 1].
+    The constant makes the direction of a patch's vector depend on the brightness. Images are
+    (batch, channels, height, width) in [-1, 1].
     """
     patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)

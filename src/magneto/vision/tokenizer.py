@@ -281,7 +281,7 @@ class ImageTokenization(ImageTask):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss, the cosine and the use of codes.
+        """Return "loss", "cosine", "codebook_use" and "codebook_perplexity".
 
         The share of codes that occur is "codebook_use". The exponential of the entropy of the code
         frequencies is "codebook_perplexity".

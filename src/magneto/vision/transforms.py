@@ -38,8 +38,8 @@ class Box:
 def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     """Resize a picture to the shorter side `resize`, and crop the square in the centre.
 
-    The result, uint8 (size, size, channels), differs by at most 1 of 255 levels from that of
-    torchvision's Resize(resize) and CenterCrop(size).
+    The result is uint8 (size, size, channels). Torchvision's Resize(resize) and CenterCrop(size)
+    give a result that differs by at most 1 of 255 levels.
     """
     pixels = picture.pixels()
     high, wide = pixels.shape[:2]
@@ -57,10 +57,11 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return which source pixels a part of a resized side needs, and the two ends of the part.
+    """Return the slice of source pixels that a part of a resized side needs, and the part's ends.
 
-    The side is resized from `old` to `new` pixels. `start` and `size` of the part are in new
-    pixels. The ends are in source pixels, counted from the start of the slice.
+    The side is resized from `old` to `new` pixels. The part begins at the new pixel `start`, and
+    has `size` new pixels. The ends of the part are in source pixels, counted from the start of the
+    slice.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -98,7 +99,8 @@ def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False)
     """Crop a box and resize it to a square, uint8 (size, size, channels), by bicubic resampling.
 
     The result equals that of torchvision's resized_crop. With `reduce`, a large JPEG may be decoded
-    at 1/2, 1/4 or 1/8 of its size, which is faster. The blur then differs slightly.
+    at 1/2, 1/4 or 1/8 of its size, which is faster. A smaller decoded size changes the blur
+    slightly.
     """
     least = min(box.height, box.width)
     scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))

@@ -1,21 +1,24 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
-**Accuracy.** Each annotator is left out once. The answer then scores 1/3 for each other annotator
-with the same answer, but at most 1. The accuracy is the mean of these scores. With ten annotators,
-the accuracy is 0.3 for each annotator who gave the answer, but at most 1.
+**Accuracy.** An answer is compared with all annotators but one, and each annotator is left out
+once. A comparison scores 1/3 for each annotator with the same answer, but at most 1. The accuracy
+is the mean score of all comparisons. With ten annotators, the accuracy is 0.3 for each annotator
+who gave the answer, but at most 1.
 
 **Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
-removed. Letters become lower case. Number words become digits. Contractions get their apostrophes.
-The rules are those of the official evaluation code (GT-Vision-Lab/VQA, commit a013f00).
+removed. Letters become lower case. Number words become digits. A missing apostrophe is inserted
+into a contraction ("dont" becomes "don't"). The rules are those of the official evaluation code
+(GT-Vision-Lab/VQA, commit a013f00).
 
 Some of the official rules are odd. If the answer has a comma between two digits, all punctuation
-marks are removed. In other answers, a mark is removed if the answer has this mark beside a space.
-Other marks become spaces. A full stop is removed unless a digit follows. At most 32 full stops are
-removed. The number word "none" becomes "0".
+marks are removed. In an answer without a comma between digits, the spaces around marks decide. A
+kind of mark that occurs beside a space is removed from the whole answer. A kind of mark that never
+occurs beside a space becomes a space. A full stop is removed unless a digit follows. At most 32
+full stops are removed. The number word "none" becomes "0".
 
-**Answer list.** VQA v2's list has 3129 answers. Each of them is the normalised majority answer to
-at least nine training and validation questions. The list is in the order of first occurrence, and
-so is the head of released checkpoints.
+**Answer list.** VQA v2's list has 3129 answers. A listed answer is the normalised majority answer
+to at least nine questions of the training and validation splits. The list and the heads of released
+checkpoints have the order of first occurrence.
 """
 
 from __future__ import annotations
@@ -57,13 +60,13 @@ CONTRACTED = re.findall(
     you've
 """,
 )
-"""If the apostrophe of one of these contractions is missing, normalisation inserts it."""
+"""Contractions into which normalisation inserts a missing apostrophe."""
 
 When = Literal["where_annotators_disagree", "always"]
 """Condition for the normalisation of answers.
 
 The official evaluation normalises only answers to questions on which the annotators disagree. If
-all annotators give the same answer, a right prediction must have the same spelling."""
+all annotators give the same answer, only a prediction with exactly this spelling is right."""
 # Number of other annotators with the same answer that make it right.
 ENOUGH = 3
 Lookup = Literal["raw", "normalised"]
@@ -71,7 +74,8 @@ Lookup = Literal["raw", "normalised"]
 
 BEiT-3's released code looks up raw answers, although its list contains normalised answers."""
 ANNOTATORS = 10
-"""Number of annotators of a question. A single answer counts as if all of them gave it."""
+"""Number of annotators of a question. If a question has only one answer, all annotators count as
+having given this answer."""
 # Target of an answer by the number of annotators who gave it: its accuracy.
 CREDIT = (0.0, 0.3, 0.6, 0.9, 1.0)
 
@@ -176,7 +180,7 @@ def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup
 def read_answers(name: str) -> list[str]:
     """Read an answer list from a file.
 
-    The file may be a JSON list, or have one answer in each line. It may also be BEiT-3's
+    The file may be a JSON list, or have one answer in each line. The file may also be BEiT-3's
     answer2label.txt, whose lines are JSON objects with "answer" and "label".
 
     Raises:
@@ -214,7 +218,7 @@ def gather_targets(
     """Return the targets of all listed answers to each question.
 
     The result is a `scipy.sparse.csr_array`, float32 (questions, answers). The target of an answer
-    is its accuracy.
+    is the answer's official accuracy.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     order = {answer: number for number, answer in enumerate(answers)}
@@ -232,9 +236,10 @@ def gather_targets(
 def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[str]) -> np.ndarray:
     """Return the answers of a question-only baseline to the questions in `asked`, int64 (asked,).
 
-    `texts` and `targets` are those of the training questions. The baseline looks for training
-    questions with the same words, and chooses the answer with the highest sum of targets. If there
-    are no such questions, it uses all training questions.
+    `texts` are the training questions, and `targets` are the targets of the training questions. The
+    baseline looks for training questions with the same words, and chooses the answer with the
+    highest sum of targets. If no training question has the same words, the sum is over all training
+    questions.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

@@ -34,7 +34,8 @@ class CaptionSearch:
     """Parameters of a beam search for captions. Defaults are those of BEiT-3's released code."""
 
     beams: Beams = 3
-    """Number of beams. 1 beam gives the words of greedy search, but may end the caption earlier."""
+    """Number of beams. A search with 1 beam gives the words of greedy search, but may end the
+    caption earlier."""
     length_penalty: float = 0.6
     """The score of a caption is the sum of its log-probabilities, divided by its length to this
     power."""

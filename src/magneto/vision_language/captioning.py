@@ -3,9 +3,9 @@
 CIDEr-D (arXiv 1411.5726, section 4.1) compares a caption with reference captions by n-grams, for n
 from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. A document
 is the set of reference captions of an image. A score therefore depends on the whole set of images.
-The similarity to a reference is the cosine of two vectors of weights. The weights of the caption
-are clipped to those of the reference. A difference in length lowers the similarity. The score is 10
-times the mean similarity over n and over the references.
+The similarity to a reference is the cosine of two vectors of weights. An n-gram's weight in the
+caption is clipped to the n-gram's weight in the reference. A difference in length lowers the
+similarity. The score is 10 times the mean similarity over n and over the references.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Return parts of a batch in which words are masked, and counts of masked words.
+        """Return "samples", "words" and "targets" of masked captions, and counts of masked words.
 
-        Each key seeds the masks of one caption. The packing of "samples" has a left-to-right mask.
+        Each key seeds the masks of one caption. The attention mask in "samples" is left-to-right.
         """
         both = [self.hidden(text, np.random.default_rng(list(key)))
                 for text, key in zip(texts, keys, strict=True)]  # fmt: skip
@@ -84,7 +84,7 @@ class ImageCaptioning(CaptionedTask):
         """Return a function that adds captions to a batch. Every epoch masks other words.
 
         A pair with an unreadable image is replaced by another pair. The entry "broken" is the
-        number of masked words in these other pairs.
+        number of masked words in the replacing pairs.
         """
         captions = self.train_captions
 
@@ -117,7 +117,7 @@ class ImageCaptioning(CaptionedTask):
         """Return the loss, and log "nll" and "broken".
 
         The log "nll" is the loss without label smoothing. The log "broken" is the share of masked
-        words in pairs that replace pairs with an unreadable image.
+        words that belong to replacements of pairs with unreadable images.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
@@ -132,7 +132,7 @@ class ImageCaptioning(CaptionedTask):
         """Return "loss" per masked word, and "cider", the mean CIDEr-D of greedy captions.
 
         Papers report 100 times this CIDEr-D. The captions of unreadable images are empty. The
-        metric "broken" is the number of unreadable images, if there are any.
+        metric "broken" counts the unreadable images, and is absent if there are none.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
         captions = [

@@ -47,9 +47,9 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     64."""
     embedding_scale: Literal["none", "sqrt_width"] = "none"
     """Scale of token embeddings, which are initialised from N(0, 1/width). With "none", as in the
-    released BEiT-3, token embeddings stay unscaled. With "sqrt_width", they get unit variance.
-    Position embeddings are also initialised from N(0, 1/width). Torchscale initialises position
-    embeddings from N(0, 1)."""
+    released BEiT-3, token embeddings stay unscaled. With "sqrt_width", token embeddings are
+    multiplied by sqrt(width), and get unit variance. Position embeddings are also initialised from
+    N(0, 1/width). Torchscale initialises position embeddings from N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
     """Final norm of the stack. With "placement", the norm placement decides. With "none", there is
     no final norm. BEiT-3 has no final norm for question answering, because the pooler begins with a
@@ -91,9 +91,9 @@ class PairPoolingConfig(FineTunedConfig):
 
     pooling: Literal["first", "mask_token"] = "first"
     """Features that the head reads. With "first", as in BEiT-3, the head reads the feature of the
-    image's class token. For statements, it also reads the feature of `<s>`. With "mask_token", the
-    head reads the feature of a `<mask>` after the words. In pre-training, such features predict
-    masked words."""
+    image's class token. For statements, the head also reads the feature of `<s>`. With
+    "mask_token", the head reads the feature of a `<mask>` after the words. In pre-training,
+    features of `<mask>` tokens predict masked words."""
 
     @rule
     def _a_text_has_a_word(self) -> Iterator[str]:
@@ -117,17 +117,17 @@ class ImageTextDataConfig:
     of files."""
     validation_source: str | None = None
     """Separate source of validation data. null: the validation split of `source`. If `source` has
-    none, a share of the training data is used for validation."""
+    no validation split, a share of the training data is used for validation."""
     validation_fraction: Share = 0.1
-    """Share of images that are used for validation if a source has no validation split. All rows
-    with such an image are used for validation. A hash of the image names selects the images."""
+    """Share of images that are used for validation if a source has no validation split. All rows of
+    a validation image are used for validation. A hash of the image names selects the images."""
     image_folder: str | None = None
     """Folder to which paths of images are relative (null: the table's folder)."""
     tokenizer: str = "auto"
     """Tokenizer: "auto", "bpe", "bytes", or the path of a tokenizer.json or a SentencePiece .model.
-    With "auto", the tokenizer is that of the run `model.pretrained`, or "bpe" without such a run. A
-    "bpe" tokenizer is byte-level, and is trained on the training texts on first use. A "bytes"
-    tokenizer has one token for each byte."""
+    With "auto", the tokenizer comes from the run `model.pretrained`. If `model.pretrained` is null,
+    "auto" means "bpe". A "bpe" tokenizer is byte-level, and is trained on the training texts on
+    first use. A "bytes" tokenizer has one token for each byte."""
     vocab_size: Vocabulary = 512
     """Maximum size of the vocabulary of a "bpe" tokenizer."""
     normalisation: Literal["half", "imagenet"] = "half"
@@ -190,7 +190,8 @@ class MaskedDataConfig(CaptionDataConfig):
     """Augmentation of training images with a text. Do not flip images whose texts mention left or
     right."""
     batch_shares: tuple[PositiveInt, PositiveInt, PositiveInt] = (1, 1, 1)
-    """Ratio of images, texts and pairs in a batch. In the paper, each makes up a third."""
+    """Ratio of images, texts and pairs in a batch. In the paper, images, texts and pairs each make
+    up a third."""
     image_source: str | None = BUILTIN
     """Source of images without a text: builtin:shapes, or a source that image-modelling accepts.
     null: the images of the pairs."""
@@ -223,9 +224,9 @@ class MaskedDataConfig(CaptionDataConfig):
     masking: Literal["token", "word", "span"] = "token"
     """Unit of masking: single tokens, whole words, or spans."""
     corruption: Literal["mask", "bert"] = "mask"
-    """Replacement of masked tokens. With "mask", it is always the mask token. With "bert", it is
-    the mask token (80 %), another token (10 %), or the token itself (10 %). The paper does not
-    specify the replacement."""
+    """Replacement of masked tokens. With "mask", the mask token replaces every masked token. With
+    "bert", the replacement is the mask token (80 %), a random token (10 %), or the original token
+    (10 %). The paper does not specify how masked tokens are replaced."""
 
     @rule
     def _tokenizer_is_named(self) -> Iterator[str]:
@@ -249,8 +250,8 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     """Final norm of the stack. With "placement", the norm placement decides. With "none", as in
     BEiT-3, there is no final norm, because the pooler begins with a norm."""
     head_rate: Free[PositiveFloat] = 1.0
-    """Learning rate of the head above the pooler, divided by that of the other parameters. BEiT-3's
-    released fine-tuning uses 20. The paper gives no value."""
+    """Ratio of the head's learning rate to the learning rate of all other parameters. The pooler is
+    not part of the head. BEiT-3's released fine-tuning uses 20. The paper gives no value."""
 
 
 @configuration
@@ -275,11 +276,11 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Validation split of VQA v2. With "held_out", `validation_images` images of val2014 are used
     for validation. The model then trains on train2014 and the other images of val2014. With
     "val2014", all of val2014 is used for validation, and the model trains on train2014. The splits
-    "test-dev2015" and "test2015" have no public answers. For these splits, `magneto evaluate`
-    writes a run's answers to a file for the leaderboard."""
+    "test-dev2015" and "test2015" have no public answers. For a split without public answers,
+    `magneto evaluate` writes a run's answers to a file for the leaderboard."""
     validation_images: PositiveInt = 1000
     """Number of images of val2014 that `validation_split` "held_out" uses for validation. All
-    questions about these images are used. BEiT-3's released fine-tuning uses 1000."""
+    questions about a validation image are used. BEiT-3's released fine-tuning uses 1000."""
     validation_seed: int = 0
     """Seed that selects the images of val2014 that "held_out" uses for validation."""
     answers: str | None = None
@@ -290,11 +291,11 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     null: 9 for VQA v2, and 1 for other sources. For VQA v2 the list then has 3129 answers."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
     """How an annotator's answer is looked up in the answer list, to make targets. With "raw", as in
-    BEiT-3's released code, it is looked up as written. With "normalised", it is normalised first.
-    VQA v2's list contains normalised answers."""
+    BEiT-3's released code, an answer is looked up as written. With "normalised", an answer is
+    normalised before the look-up. VQA v2's list contains normalised answers."""
     normalise_answers: Literal["where_annotators_disagree", "always"] = "where_annotators_disagree"
-    """Normalisation of answers in the metric. The official rule is "where_annotators_disagree". The
-    rule in many papers is "always"."""
+    """Normalisation of answers in the metric. The official rule is "where_annotators_disagree".
+    Many papers use "always" instead of the official rule."""
     input: Literal["both", "question", "image"] = "both"
     """Input of the model: "both", only the "question", or only the "image". Use a single input for
     ablations."""
@@ -308,8 +309,8 @@ class VisualReasonerConfig(PairPoolingConfig):
     """Encoder with a head that classifies a statement about two images as true or false."""
 
     head_scale: Free[PositiveFloat] = 1.0
-    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. With 0.001,
-    small models that are trained from scratch stay at the accuracy of chance."""
+    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. With 0.001, a
+    small model that is trained from scratch does no better than chance."""
 
 
 @configuration
@@ -349,17 +350,17 @@ class ImageTextRetrieverConfig(FineTunedConfig):
     """Encoder of images and texts, with one head for images and one head for texts."""
 
     pooling: Literal["first", "mean"] = "first"
-    """Features that the heads read. With "first", as in BEiT-3, they are the features of an image's
-    class token and of a text's `<s>`. With "mean", they are the means over an image's patches and
-    over a text's tokens."""
+    """Features that the heads read. With "first", as in BEiT-3, the heads read an image's class
+    token and a text's `<s>`. With "mean", the heads read the mean over an image's patches and the
+    mean over a text's tokens."""
     temperature: Free[Annotated[float, Interval(ge=0.01, le=1)]] = 0.07
     """Initial temperature of similarities. CLIP and BEiT-3 use 0.07. The temperature is learned. As
-    in CLIP, it never falls below 0.01."""
+    in CLIP, the temperature never falls below 0.01."""
 
 
 @configuration
 class ImageCaptionerConfig(FineTunedConfig):
-    """Encoder of an image and a caption. Its head predicts words from left to right."""
+    """Encoder of an image and a caption, with a head that predicts words from left to right."""
 
     label_smoothing: Free[Dropout] = 0.1
     """Label smoothing in training. BEiT-3's released fine-tuning uses 0.1."""
@@ -374,7 +375,8 @@ class RetrievalDataConfig(CaptionDataConfig):
     @rule
     def _pairs_are_unlike(self) -> Iterator[str]:
         if self.augmentation.repeats != 1:
-            yield "augmentation: repeats must be 1, because a copy of a pair would be its negative"
+            yield ("augmentation: repeats must be 1, because the loss would treat copies of a pair "
+                   "as negatives")  # fmt: skip
 
 
 @configuration

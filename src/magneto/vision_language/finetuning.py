@@ -58,7 +58,7 @@ SHARED_FIELDS = frozenset(
     [*(field.name for field in fields(MultiwayConfig)), "patch_size", "channels", "embedding_scale"]
 ) - {"max_length"}
 NO_ANSWER = -1
-"""Index of the answer for an image that cannot be read. It always counts as wrong."""
+"""Answer index for an unreadable image, which always counts as wrong."""
 
 
 def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
@@ -266,8 +266,8 @@ class FineTunedTask(ImageTextTask):
 class PairTask(FineTunedTask):
     """Base of tasks whose model reads a text with images and chooses a label.
 
-    `column` is the column of the text. If `data.input` is this name, the model reads only the text.
-    `credit` names the result of `credits` in logs and scores.
+    `column` is the column of the text. If `data.input` equals `column`, the model reads only the
+    text. `credit` names the result of `credits` in logs and scores.
     """
 
     primary_metric = "accuracy"
@@ -342,7 +342,7 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss, and log the credit and "broken".
+        """Return the loss, and log "broken" and the sum of `credits`.
 
         A row with an unreadable image is replaced by another row. The log "broken" is the share of
         replaced rows.
@@ -380,7 +380,7 @@ class PairTask(FineTunedTask):
         """Return the labels of images with texts, the most probable label first.
 
         `inputs` has one item for each image. The two images of a text must be neighbours, the left
-        image first. Both get the prediction of the text.
+        image first. The two images of a text get the same prediction.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.

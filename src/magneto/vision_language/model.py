@@ -41,8 +41,8 @@ ANSWERS = ("False", "True")
 LARGEST_SCALE = 100.0
 
 Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
-"""Function of the image features, the text features and the samples of a batch. It returns a vector
-for each image, or for each text."""
+"""Function that pools a batch's features to one vector for each image, or for each text. The
+arguments are image features, text features and samples."""
 
 
 class VisionEmbedding(nn.Module):
@@ -250,7 +250,7 @@ class VisualReasoner(nn.Module):
     """BEiT-3's model of visual reasoning about two images.
 
     The encoder reads the statement with the left image, and separately with the right image. The
-    head reads the pooled features of both pairs.
+    head reads the pooled features from both runs of the encoder.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
@@ -282,7 +282,7 @@ class VisualReasoner(nn.Module):
 
 
 class SimilarityScale(nn.Module):
-    """Learned scale of similarities. Its parameter is the logarithm of the scale."""
+    """Learned scale of similarities. The learned parameter is the logarithm of the scale."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()

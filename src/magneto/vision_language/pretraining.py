@@ -333,10 +333,11 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     def examples(
         self, split: int, augmented: Mapping[str, AugmentationConfig] | None = None
     ) -> dict[str, tuple[int, Example, OnBroken]]:
-        """Return the number of examples, the example function, and a callback of each stream.
+        """Return each stream's number of examples, function that makes an example, and callback.
 
-        The callback records a broken image. `augmented` is the augmentation of images by stream. If
-        it is None, images are cropped in the centre, and a blank image replaces a broken image.
+        The callback records a broken image. `augmented` maps "images" and "pairs" to augmentations.
+        If `augmented` is None, images are cropped in the centre, and a blank image replaces a
+        broken image.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split]}

@@ -1,8 +1,8 @@
 """Visual question answering: the answer to a question about an image is chosen from a list.
 
 Questions come from VQA v2's files, from a table, or from the built-in scenes. The questions of VQA
-v2's test-dev2015 are about images of test2015. These two splits have no annotations. The files of
-other splits have names like those of train2014:
+v2's test-dev2015 are about images of test2015. The splits test-dev2015 and test2015 have no
+annotations. The files of other splits are named like the files of train2014:
 
     FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in FOLDER/vqa/, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
@@ -101,7 +101,10 @@ class Questions(ImageSplits):
 
     @cached_property
     def answered(self) -> bool:
-        """Whether the validation questions have answers. Only VQA v2's test sets have none."""
+        """Whether the validation questions have answers.
+
+        Only the questions of VQA v2's test splits have no answers.
+        """
         return any(self.validation.values("answers"))
 
     def describe(self, rows: str = "questions") -> str:
@@ -146,7 +149,8 @@ class QuestionAnswering(PairTask):
         """Check the number of answers, the pre-trained run and the validation images.
 
         Raises:
-            ValueError: If one of them does not fit, or if validation images are training images.
+            ValueError: If the number of answers or the pre-trained run does not fit, or if
+                validation uses training images.
         """
         if self.data_config.held_out is not None:
             measured = image_keys(self.splits.validation)
@@ -217,8 +221,8 @@ class QuestionAnswering(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of a question-only baseline. Without public answers, return {}.
 
-        The baseline chooses the most frequent answer to training questions with the same words. Its
-        loss is that of predicting the mean targets for every question.
+        The baseline chooses the most frequent answer to training questions with the same words. The
+        baseline's loss is the loss of predicting the mean training targets for every question.
         """
         found = self.splits
         if not found.answered:
@@ -239,8 +243,8 @@ class QuestionAnswering(PairTask):
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
         """Return the answers, and their probabilities if exactly one answer is right.
 
-        The model gives each answer the odds exp(logit), independently of other answers. Given that
-        exactly one answer is right, probabilities are proportional to these odds.
+        The model gives each answer the odds exp(logit), independently of other answers. If exactly
+        one answer is right, an answer's probability is proportional to the answer's odds.
         """
         return self.answers, logits.softmax(-1)
 
@@ -485,13 +489,13 @@ def image_keys(rows: ImageSplit) -> list[str]:
 def check_held_out(
     config: QuestionAnsweringDataConfig, measured: Sequence[str], progress: Progress
 ) -> None:
-    """Check that a run is not evaluated on its training images.
+    """Check that a run is not evaluated on training images of the run.
 
-    Another source may have other questions about images with the same names. In this case, there is
-    only a warning.
+    If another source has images with the names of training images, there is only a warning.
 
     Raises:
-        ValueError: If the source is that of the run, and the run was trained on its images.
+        ValueError: If the source is the run's own source, and the run was trained on images of the
+            evaluation.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

@@ -94,8 +94,8 @@ class VisualReasoning(PairTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss", "accuracy" and "consistency".
 
-        A statement about an unreadable image counts as wrong. The metric "broken" is the number of
-        such statements, if there are any.
+        A statement about an unreadable image counts as wrong. The metric "broken" counts the
+        statements about unreadable images, and is absent if there are none.
         """
         rows, given = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
         sentences = self.splits.validation.take(rows).values("sentence_key")
@@ -226,7 +226,8 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
     """Return the name of each row's group.
 
-    Rows with a common image belong to one group. Chains of such rows also belong to one group.
+    Rows with a common image belong to one group. Rows that a chain of common images connects also
+    belong to one group.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

@@ -1,11 +1,12 @@
 """Image-text retrieval: finding the captions of an image, and the image of a caption.
 
-The contrastive loss compares every image of the global batch with every text. This loss is not a
-sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each micro-batch is
-therefore embedded twice. First, all micro-batches are embedded without a gradient. Then each
+The contrastive loss compares every image of the global batch with every text. The contrastive loss
+is therefore not a sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each
+micro-batch is embedded twice. First, all micro-batches are embedded without a gradient. Then each
 micro-batch is embedded again with a gradient. The new embeddings replace the old ones in the loss
-of the global batch. The gradients of all micro-batches add up to the gradient of this loss. With
-dropout or stochastic depth, the sum is not exact, because the old and the new embeddings differ.
+of the global batch. The gradients of all micro-batches add up to the gradient of the global batch's
+loss. With dropout or stochastic depth, the sum is not exact, because the old and the new embeddings
+differ.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class WholeBatchStream(BatchStream):
     """Stream of micro-batches with their position in the global batch.
 
     The entry "start" is the index of a micro-batch's first example in the global batch. The entry
-    "total" is the size of the global batch. The first micro-batch of a rank also has "pieces", all
-    micro-batches of the rank.
+    "total" is the size of the global batch. Only the first micro-batch of a rank has the entry
+    "pieces", a list of the rank's micro-batches.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
@@ -77,7 +78,7 @@ class ImageTextRetrieval(CaptionedTask):
         return add_captions
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return a stream of shuffled pairs of an image and one of its captions."""
+        """Return a stream of shuffled pairs. A pair is an image and one of the image's captions."""
         made = super().train_stream(batch_size, seed)
         return WholeBatchStream(made.plan, made.make, made.describe)
 
@@ -148,8 +149,8 @@ class ImageTextRetrieval(CaptionedTask):
         """Return the recalls in both directions over the evaluated images and texts, and the mean.
 
         The loss compares `EVALUATION_BATCH` images at a time with their first captions. The metric
-        "broken" is the number of unreadable images, if there are any. Queries by or for an
-        unreadable image fail.
+        "broken" counts the unreadable images, and is absent if there are none. A query counts as
+        failed if the query is an unreadable image or a text of an unreadable image.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -209,8 +210,8 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     The recall of texts for an image is "text_recall_at_1". The recall of the image for a text is
     "image_recall_at_1". Wrong answers rank before right answers of the same similarity. Constant or
     non-finite embeddings therefore score 0. Embeddings must have length 1. `owners` is the index of
-    each text's image (texts,). Every image must have a text. Queries by or for a `broken` image
-    fail.
+    each text's image (texts,). Every image must have a text. A query counts as failed if the query
+    is a `broken` image or a text of a `broken` image.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -226,9 +227,9 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
     """Return the rank (from 0) of the first right answer to each query, (queries,).
 
-    An answer is right if its image (`given`) is that of the query (`wanted`). A right answer with
-    an infinite or nan similarity does not count. A wrong answer with a similarity of nan ranks
-    first.
+    An answer is right if the answer's image index in `given` equals the query's image index in
+    `wanted`. A right answer with an infinite or nan similarity does not count. A wrong answer with
+    a similarity of nan ranks first.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -266,12 +267,12 @@ def gather_at(part: Tensor, start: int, total: int) -> Tensor:
 def piece_loss(
     images: Tensor, texts: Tensor, scale: Tensor, everything: tuple[Tensor, Tensor], start: int
 ) -> Tensor:
-    """Return the part of a micro-batch in the loss of the global batch.
+    """Return a micro-batch's share of the loss of the global batch.
 
-    The value is the sum of the losses of the micro-batch's pairs. For the gradient of the
-    embeddings, the losses of all pairs count, because each embedding is also a negative of other
-    pairs. For the gradient of the scale, only the losses of the micro-batch's pairs count. Summed
-    over all micro-batches, values and gradients are those of the global batch.
+    The value is the sum of the losses of the micro-batch's pairs. The gradient of the embeddings
+    comes from the losses of all pairs, because each embedding is also a negative of other pairs.
+    The gradient of the scale comes only from the losses of the micro-batch's pairs. The values and
+    gradients of all micro-batches add up to the loss and gradient of the global batch.
 
     All embeddings of the global batch are in `everything`, without a gradient. `start` is the index
     of the micro-batch's first pair in the global batch.

@@ -1,7 +1,7 @@
 """Packing of texts and images into batches, and resizing of images.
 
 Images are resized to a square without cropping, because a text may describe the image's edge.
-BEiT-3's fine-tuning does the same with validation images.
+BEiT-3's fine-tuning also resizes validation images without cropping.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def join_samples(
     """Pack the samples of a batch on the CPU: images alone, then pairs, then texts alone.
 
     A packed row is as long as the longest sample. `images` is the number of images alone. `paired`
-    contains the tokens of texts with an image, and `alone` those of texts without an image. Both
-    come from `frame_text`.
+    contains the tokens of texts with an image. `alone` contains the tokens of texts without an
+    image. The tokens come from `frame_text`.
     """
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]
@@ -122,7 +122,7 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WholeImage:
-    """Transform of images that have texts. It makes no centre crop.
+    """Transform of images that have texts, without a centre crop.
 
     If `augmentation.crop` is "centre", the whole image is resized, and then augmented. Without
     `augmentation`, images are only resized.

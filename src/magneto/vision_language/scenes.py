@@ -53,7 +53,7 @@ SPLITS = {"train": 1, "validation": 2}
 PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
 
 Condition = Callable[[np.ndarray], np.ndarray]
-"""Function that tests scenes (count, CELLS) for a condition. It returns boolean (count,)."""
+"""Function that tests scenes (count, CELLS) for a condition, and returns booleans (count,)."""
 
 
 # Statements about a thing, and their truth given whether the left and right image have it.
@@ -66,7 +66,7 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
     """Return images, each with a "caption" that names all objects and their positions.
 
-    `which` is `PAIR_SET` or `IMAGE_SET`. The two sets have different images.
+    `which` is `PAIR_SET` or `IMAGE_SET`. `PAIR_SET` and `IMAGE_SET` have different images.
     """
     found = {}
     for split, count in PAIRS.items():
@@ -77,7 +77,7 @@ def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
 
 
 def scene_texts() -> dict[str, list[str]]:
-    """Return "train" and "validation" texts: questions, statements, and captions of new scenes."""
+    """Return questions, statements, and captions of new scenes, for "train" and "validation"."""
     asked = [question for question, _, _ in question_kinds()]
     others = list(dict.fromkeys(asked + statements()))
     found = {}

@@ -42,7 +42,7 @@ OTHER_SPLITS = "images left out because their split is not train, restval, val o
 EVALUATION_BATCH = 64
 
 Tables = Callable[[str], Mapping[str, Table]]
-"""Function that reads a source. It returns a table with the columns of a task for each split."""
+"""Function that reads a source, and returns one table with the task's columns for each split."""
 
 
 class ImageTextTask(ImageInputTask):
@@ -88,9 +88,9 @@ def load_rows(
     """Return training and validation rows. Training rows with a missing image are left out.
 
     Missing images are counted, and `problems` records their names. `wanted` is the split to
-    validate on. Only if `wanted` is "validation", another split or a share of the training rows may
-    replace it. `names` are the columns of images. Rows with the same value in the column `key` stay
-    in one split.
+    validate on. Another split or a share of the training rows may replace a missing split
+    "validation". `names` are the columns of images. Rows with the same value in the column `key`
+    stay in one split.
 
     Raises:
         ValueError: If the wanted split is missing, if a split has no rows, or if it has no images.
@@ -153,8 +153,9 @@ def find_columns(
 ) -> Table:
     """Return a table whose columns have the task's names, without rows that lack an image.
 
-    `images` and `words` map the task's column names to the recipe's column names. None stands for a
-    usual name. Paths are relative to `folder` (None: the table's folder).
+    `images` and `words` map the task's column names to the recipe's column names. If the recipe's
+    name is None, a column with a usual name is taken. Paths are relative to `folder` (None: the
+    table's folder).
 
     Raises:
         ValueError: If a column is missing, or if no row has an image.

@@ -51,7 +51,7 @@ MISTAKES = [
     ("probe causal-lm/tiny --trial 1.5m --depths 2,4", "omit --trial with --depths"),
     ("probe causal-lm/tiny --data nowhere.txt", "nowhere.txt"),
     ("probe causal-lm/tiny --coordinates 64,72", "heads would be"),
-    ("train image-text-retrieval/tiny --data.augmentation.repeats 2", "would be its negative"),
+    ("train image-text-retrieval/tiny --data.augmentation.repeats 2", "copies of a pair"),
     ("train image-classification/tiny --auto-resume", "--auto-resume needs --out"),
     ("train image-classification/tiny --resume x", "uses the run's recipe"),
     ("train --resume x --out y", "writes to the run's directory"),

@@ -138,7 +138,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "sounds" / "1.wav").write_bytes(b"RIFF")
     for source, message in (
         (table(tmp_path / "numbers.csv", "age", "score"), "'A new task'"),
-        (scored, "fractional numbers"), (headerless, "Write one above it: text<TAB>label"),
+        (scored, "fractional numbers"), (headerless, "Add a header line such as: text<TAB>label"),
         (tmp_path / "sounds", "no transcripts: .*audio and text"),
         (tmp_path / "number.csv", "numbers"),
     ):  # fmt: skip

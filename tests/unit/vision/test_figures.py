@@ -29,7 +29,7 @@ def test_patches_are_grouped_by_their_codes() -> None:
     times = sorted((int(n) for n in codes.flatten().bincount() if n), reverse=True)
     caption = codes_figure(images, codes, 7, 2).caption
     assert f"in the order of the rows: {', '.join(map(str, times))}." in caption
-    assert f"the {len(times)} that occur (7 in all)" in caption
+    assert f"{len(times)} of 7 codes occur" in caption
     # Where patches that are alike have a code of their own, its mean is the patch.
     twice, own = images.repeat(2, 1, 1, 1), torch.arange(9 * 16).view(9, 16).repeat(2, 1)
     assert "leave 0 % of the variance" in reconstruction_figure(twice, own, 144, 2).caption
