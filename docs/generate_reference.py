@@ -34,7 +34,7 @@ TRAINING = "The section `training` is the same for every task."
 TASK = "The section `training` has [its own page](training.md)."
 COMMANDS_PAGE = """# Commands
 
-{by} `magneto COMMAND --help` prints the same.
+{by} `magneto COMMAND --help` prints a section of this page.
 
 | exit code | meaning |
 |--:|---|

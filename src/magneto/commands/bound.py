@@ -27,8 +27,8 @@ def parser() -> Parser:
     made = Parser(
         "bound",
         "Print a theoretical bound on how much the first SGD step changes the model's output. The "
-        "bound is divided by learning rate and width. It shows the order of magnitude only (see "
-        "the theory page of the documentation).",
+        "bound is divided by learning rate and width. The bound shows only the order of "
+        "magnitude (see the theory page of the documentation).",
         "magneto bound --placement sub --layers 24",
     )
     add = made.add_argument

@@ -100,9 +100,9 @@ def hide_bars() -> None:
 def export_parser() -> Parser:
     made = Parser(
         "export",
-        "Export a run's model for transformers. The command prints an Auto class. Its "
-        "from_pretrained(DIR, trust_remote_code=True) loads the model. Loading needs Magneto. "
-        "Pipelines can load the model too.",
+        "Export a run's model for transformers. The command prints the name of an Auto class. "
+        "The class loads the model by from_pretrained(DIR, trust_remote_code=True). Loading needs "
+        "Magneto. Pipelines of transformers can load the exported model too.",
         "magneto export runs/first first-hf",
     ).with_run()
     made.add_argument("directory", type=Path, help="output directory")

@@ -26,9 +26,9 @@ VECTORS, NAMES = "vectors.npy", "names.json"
 def parser() -> Parser:
     made = Parser(
         "search",
-        "Search a folder of images by a text, or the lines of a text file by an image. This needs "
-        "an image-text-retrieval run. The index is cached. It is rebuilt if a file or the run "
-        "changes.",
+        "Search a folder of images by a text, or the lines of a text file by an image. The run "
+        "must be an image-text-retrieval run. The vectors of all images or lines are cached. If a "
+        "file or the run changes, the vectors are computed again.",
         'magneto search runs/retrieval "two dogs on a beach" photos/ --top 3\n'
         "  magneto search runs/retrieval photo.jpg captions.txt",
         recipe=True,
