@@ -66,8 +66,8 @@ def linear_cross_entropy(
         targets: Targets in [0, vocabulary) or `IGNORED`, (...).
         bias: Bias of the linear layer, (vocabulary,).
         chunk: Number of rows of logits in memory at once; 0 for all.
-        smoothing: Label smoothing e. With a vocabulary of V tokens, the target has probability
-            1 - e + e/V, and each other token has e/V (arXiv 1512.00567, section 7).
+        smoothing: Label smoothing e (arXiv 1512.00567, section 7). In a vocabulary of V tokens, the
+            target has probability 1 - e + e/V. All other tokens have probability e/V.
 
     Raises:
         ValueError: If the shape of `targets` is not `features.shape[:-1]`.

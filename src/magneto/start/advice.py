@@ -1,7 +1,7 @@
 """Advice for a source: facts about its data, a derived recipe, and baselines.
 
 Each summary reads the data of a task with the starting recipe, and trains nothing. The derived
-model input is the smallest one that keeps the examples recognisable.
+model input has the smallest size that keeps the examples recognisable.
 """
 
 from __future__ import annotations

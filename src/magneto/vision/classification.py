@@ -203,7 +203,7 @@ class ImageClassification(FineTuning):
         """Return the loss summed over images.
 
         The logged "accuracy" compares with the labels before mixing. The logged "broken" is the
-        share of images that replace unreadable ones.
+        share of images that replace unreadable images.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
         objective = {

@@ -263,8 +263,9 @@ class FineTunedImageConfig(ImageEncoderConfig):
     """Encoder over patches, optionally initialised from another run."""
 
     layer_decay: Free[Part] = 1.0
-    """Layer-wise decay. The learning rate of each layer is this value times the rate of the layer
-    above. The paper's image classifiers use 0.65 and 0.8. The value 1 turns the decay off."""
+    """Layer-wise decay. The learning rate of a layer is `layer_decay` times the rate of the next
+    higher layer. The paper's image classifiers use 0.65 and 0.8. The value 1 turns the decay
+    off."""
     pretrained: Free[str | None] = None
     """Directory of an image run whose patch embedding, positions and encoder initialise the model.
     Null trains from scratch. In the path, "{placement}" stands for the placement's name."""
@@ -301,7 +302,7 @@ class ImageClassificationDataConfig(ImageDataConfig):
     """Alpha of mixup's Beta distribution (0.8 in the paper); 0 turns mixup off."""
     cutmix: NonNegativeFloat = 0.0
     """Alpha of CutMix's Beta distribution (1.0 in the paper); 0 turns CutMix off. If mixup and
-    CutMix are both on, each pair of images gets one of them at random."""
+    CutMix are both on, each pair of images gets one of the two at random."""
     class_names: str | None = None
     """Path of a text file with one class name per line, in the order of the classes' numbers. The
     file replaces `classes`. Use a file if the evaluation folders are not named like the run's
@@ -354,7 +355,7 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     gradients. With "pixels", the features are the pixels. With "clip:PATH" or "dino:PATH", the
     teacher is a transformers model in a folder or on the hub."""
     target_width: PositiveInt | None = None
-    """Width of the teacher's features; null takes it from the teacher."""
+    """Width of the teacher's features; null takes the width from the teacher."""
 
     @rule
     def _teacher_is_there(self) -> Iterator[str]:
@@ -372,10 +373,10 @@ class ImageModelConfig(ImageEncoderConfig):
     class_token: Literal["none", "learned"] = "learned"
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
-    """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns it off. A second,
-    small stack reads the patches of `aggregation_layer` and the class token of the top layer. The
-    small stack also predicts the codes, so that the class token has to summarise the image. BEiT v2
-    uses layer 9 of 12 and layer 21 of 24."""
+    """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns patch aggregation off.
+    A second, small stack reads the patches of `aggregation_layer` and the class token of the top
+    layer. The small stack also predicts the codes, so that the class token has to summarise the
+    image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
@@ -430,7 +431,7 @@ class SegmenterConfig(FineTunedImageConfig):
     layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. Null uses four evenly spaced
     layers."""
     head_channels: Width = 768
-    """Channels of UperNet (768 for a base model, 1024 for a large one)."""
+    """Channels of UperNet (768 for a base model, 1024 for a large model)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
     """Grid sizes of pyramid pooling, in rows and columns."""
     head_dropout: Dropout = 0.1

@@ -129,7 +129,7 @@ def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
 
 
 class FeaturePyramid(nn.Module):
-    """Feature pyramid: resizes four maps of one size by the factors 4, 2, 1 and 1/2."""
+    """Feature pyramid: resizes four maps of equal size by the factors 4, 2, 1 and 1/2."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -396,7 +396,7 @@ def load_targets(
 
 
 def tokenizer_run(name: str) -> tuple[Path, Any] | None:
-    """Return an image tokenizer's run and model configuration; None for a built-in one."""
+    """Return an image tokenizer's run and model configuration, or None for a built-in tokenizer."""
     if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         return None
     from magneto.runs import resolved_recipe  # other users of this module open no run

@@ -64,7 +64,7 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 class HogTeacher(nn.Module):
     """Teacher of histograms of gradients, as in MaskFeat (arXiv 2112.09133).
 
-    A patch has four cells if its side is even and at least 8 pixels, else one.
+    A patch has four cells if the patch side is even and at least 8 pixels, else one cell.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:

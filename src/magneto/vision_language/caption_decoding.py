@@ -37,8 +37,8 @@ class CaptionSearch:
     """Number of beams. A search with 1 beam gives the words of greedy search, but may end the
     caption earlier."""
     length_penalty: float = 0.6
-    """The score of a caption is the sum of its log-probabilities, divided by its length to this
-    power."""
+    """A caption's score is the sum of the token log-probabilities, divided by the caption length to
+    the power `length_penalty`."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class ImageCaptioning(CaptionedTask):
         return parts, np.array([len(chosen) for _, chosen in both])
 
     def finish(self, seed: int) -> Finish:
-        """Return a function that adds captions to a batch. Every epoch masks other words.
+        """Return a function that adds captions to a batch. Every epoch masks different words.
 
         A pair with an unreadable image is replaced by another pair. The entry "broken" is the
         number of masked words in the replacing pairs.
@@ -131,7 +131,7 @@ class ImageCaptioning(CaptionedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss" per masked word, and "cider", the mean CIDEr-D of greedy captions.
 
-        Papers report 100 times this CIDEr-D. The captions of unreadable images are empty. The
+        Papers report CIDEr-D multiplied by 100. The captions of unreadable images are empty. The
         metric "broken" counts the unreadable images, and is absent if there are none.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))

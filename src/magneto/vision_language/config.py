@@ -75,7 +75,7 @@ class FineTunedConfig(VisionLanguageConfig):
     null: a length that 99 % of the training texts do not exceed, but at most 128. With
     `pretrained`, the limit of 128 is replaced by the max_length of the pre-trained run."""
     pretrained: Free[str | None] = None
-    """Directory of a vision-language run. Embeddings and layers are initialised from this run. With
+    """Directory of a vision-language run. The run initialises embeddings and layers. With
     `data.tokenizer` "auto", the tokenizer of the run is used. `data.normalisation` must be the
     normalisation of the run. In the path, "{placement}" stands for the name of the placement. null:
     training from scratch."""
@@ -161,7 +161,7 @@ class CaptionDataConfig(ImageTextDataConfig):
 
 @configuration
 class MaskedDataModelConfig(VisionLanguageConfig):
-    """Encoder with one head for masked patches and one for masked words."""
+    """Encoder with one head for masked patches and one head for masked words."""
 
     codes: Codes | None = None
     """Number of codes (null: the number of codes of the image tokenizer)."""
@@ -263,8 +263,8 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
 
     vocab_size: Vocabulary = 1000
     image_folder: str | None = None
-    """Folder to which paths of images are relative (null: the source's folder). For VQA v2 it
-    contains the folders train2014, val2014 and test2015."""
+    """Folder to which paths of images are relative (null: the source's folder). The image folder of
+    VQA v2 contains the folders train2014, val2014 and test2015."""
     image_column: str | None = None
     """Column of the image or of the image's path (null: a column with a usual name)."""
     question_column: str | None = None
@@ -274,10 +274,10 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     name)."""
     validation_split: Literal["held_out", "val2014", "test-dev2015", "test2015"] = "held_out"
     """Validation split of VQA v2. With "held_out", `validation_images` images of val2014 are used
-    for validation. The model then trains on train2014 and the other images of val2014. With
-    "val2014", all of val2014 is used for validation, and the model trains on train2014. The splits
-    "test-dev2015" and "test2015" have no public answers. For a split without public answers,
-    `magneto evaluate` writes a run's answers to a file for the leaderboard."""
+    for validation. With "held_out", the model trains on train2014 and all remaining images of
+    val2014. With "val2014", all of val2014 is used for validation, and the model trains on
+    train2014. The splits "test-dev2015" and "test2015" have no public answers. For a split without
+    public answers, `magneto evaluate` writes a run's answers to a file for the leaderboard."""
     validation_images: PositiveInt = 1000
     """Number of images of val2014 that `validation_split` "held_out" uses for validation. All
     questions about a validation image are used. BEiT-3's released fine-tuning uses 1000."""
@@ -287,8 +287,9 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Path of the answer list: a JSON list, a text file with one answer per line, or BEiT-3's
     answer2label.txt. null: the frequent answers of the annotations."""
     least_answer_count: PositiveInt | None = None
-    """An answer is in the answer list if it is the majority answer to at least this many questions.
-    null: 9 for VQA v2, and 1 for other sources. For VQA v2 the list then has 3129 answers."""
+    """Minimum count of an answer in the answer list. The count is the number of questions with this
+    majority answer. null: 9 for VQA v2, and 1 for other sources. With null, VQA v2's answer list
+    has 3129 answers."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
     """How an annotator's answer is looked up in the answer list, to make targets. With "raw", as in
     BEiT-3's released code, an answer is looked up as written. With "normalised", an answer is
@@ -300,8 +301,8 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Input of the model: "both", only the "question", or only the "image". Use a single input for
     ablations."""
     held_out: str | None = None
-    """File in a run's assets with the names of the validation images. Magneto sets this field when
-    it opens a run."""
+    """File in a run's assets with the names of the validation images. Magneto sets `held_out` when
+    a run is opened."""
 
 
 @configuration

@@ -88,8 +88,8 @@ def attention_figure(
         "Validation rows with text, the model's answer and the right answer. The image is followed "
         "by one copy for each word. The less a word attends to a patch, the darker the patch is. "
         f"Attention is the mean over all heads of layer {layer + 1} of {config.layers}. "
-        f"{share:.0%} of the attention of these words goes to patches. The rest goes to words and "
-        "to the class token."
+        f"{share:.0%} of the words' attention goes to patches. The remaining attention goes to "
+        "words and to the class token."
         f"{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
     )
     picture = image_panels(sections, 1 + ACROSS, side=1.15)

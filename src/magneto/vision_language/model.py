@@ -179,7 +179,7 @@ def pool_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> 
 
 
 class MaskedDataModel(nn.Module):
-    """Pre-training model: an encoder, one head for masked patches and one for masked words."""
+    """Pre-training model: an encoder, one head for masked patches and one head for masked words."""
 
     def __init__(self, config: MaskedDataModelConfig) -> None:
         super().__init__()
@@ -199,9 +199,9 @@ class MaskedDataModel(nn.Module):
     ) -> Any:
         """Return logits, or losses if both `codes` and `words` are given.
 
-        Logits are (masked patches, codes) and (masked words, vocab_size). Losses are two summed
-        cross-entropies, one of the patches and one of the words. `codes` (masked patches,) and
-        `words` (masked words,) are targets. Targets of -100 do not count.
+        Logits are (masked patches, codes) and (masked words, vocab_size). The losses are the summed
+        cross-entropy of patches and the summed cross-entropy of words. `codes` (masked patches,)
+        and `words` (masked words,) are targets. Targets of -100 do not count.
         """
         vision, language = self.encoder(images, masked.samples, masked.hidden)
         # A class token precedes each image's patches.
@@ -298,7 +298,7 @@ class SimilarityScale(nn.Module):
 
 
 class ImageTextRetriever(nn.Module):
-    """BEiT-3's dual encoder: it reads images and texts separately, and has a head for each."""
+    """BEiT-3's dual encoder, which reads images and texts separately, with a head for each kind."""
 
     def __init__(self, config: ImageTextRetrieverConfig) -> None:
         super().__init__()

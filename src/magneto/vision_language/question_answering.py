@@ -66,7 +66,7 @@ INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
 ANNOTATED = ("train2014", "val2014")
 WITHOUT_ANSWERS = ("test-dev2015", "test2015")
 LEAST = 9
-"""An answer is in VQA v2's list if it is the majority answer to at least this many questions."""
+"""Minimum number of questions whose majority answer is the same answer of VQA v2's list."""
 COLUMNS = ("image", "question", "answers", "majority", "kind", "id")
 ANSWERS_FILE, HELD_OUT_FILE = "answers.json", "validation-images.json"
 """Files in a run's assets: the answer list, and the names of the validation images."""
@@ -75,7 +75,7 @@ DIVIDED = "val2014/"
 
 # Kinds of problems that are counted while a set is read.
 DUPLICATES = "questions left out because of a duplicate id"
-ANNOTATED_TWICE = "annotations left out because the question already has one"
+ANNOTATED_TWICE = "annotations left out because the question already has an annotation"
 UNANNOTATED = "questions left out because of a missing annotation"
 UNASKED = "annotations left out because of a missing question"
 EMPTY_QUESTIONS = "empty questions"

@@ -3,10 +3,10 @@
 The contrastive loss compares every image of the global batch with every text. The contrastive loss
 is therefore not a sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each
 micro-batch is embedded twice. First, all micro-batches are embedded without a gradient. Then each
-micro-batch is embedded again with a gradient. The new embeddings replace the old ones in the loss
-of the global batch. The gradients of all micro-batches add up to the gradient of the global batch's
-loss. With dropout or stochastic depth, the sum is not exact, because the old and the new embeddings
-differ.
+micro-batch is embedded again with a gradient. The new embeddings replace the old embeddings in the
+loss of the global batch. The gradients of all micro-batches add up to the gradient of the global
+batch's loss. With dropout or stochastic depth, the sum is not exact, because the old and the new
+embeddings differ.
 """
 
 from __future__ import annotations

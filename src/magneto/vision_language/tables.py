@@ -93,7 +93,7 @@ def load_rows(
     stay in one split.
 
     Raises:
-        ValueError: If the wanted split is missing, if a split has no rows, or if it has no images.
+        ValueError: If the wanted split is missing, or if a split has no rows or no images.
     """
     splits, other = tables(config.source), None
     if config.validation_source is not None:
