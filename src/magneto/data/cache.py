@@ -46,7 +46,10 @@ def fingerprint(*parts: Any) -> str:
 
 
 def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Return each file's path, size and change time (ctime). No program can set the ctime back."""
+    """Return each file's path, size and change time (ctime).
+
+    No program can set a file's change time to an old value, in contrast to the modification time.
+    """
     paths = list(paths)
     folders = {folder: folder.resolve() for folder in {path.parent for path in paths}}
     found = [(folders[path.parent] / path.name, path.stat()) for path in paths]
@@ -102,8 +105,8 @@ def ensure_writable(folder: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise OSError(f"cache folder {folder} is not writable ({error.strerror}). Set another one: "
-                      "MAGNETO_CACHE=FOLDER") from error  # fmt: skip
+        raise OSError(f"cache folder {folder} is not writable ({error.strerror}). Set another "
+                      "folder: MAGNETO_CACHE=FOLDER") from error  # fmt: skip
 
 
 @contextmanager

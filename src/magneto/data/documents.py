@@ -58,7 +58,7 @@ CUT_LINES = "over-long lines cut"
 
 
 Documents = Callable[[Counts], Iterator[str]]
-"""Function that yields a split's documents and counts them. Skipped documents are counted too."""
+"""Function that yields a split's documents. The argument counts yielded and skipped documents."""
 
 
 def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
@@ -69,10 +69,10 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return, for each split of a source, a function that yields the split's documents.
 
-    The splits come from the names of files and folders, if one name contains "train" and another
-    name gives a second split. If names give no splits, the records' field "split" gives them. This
-    requires a record with "train" in the field. Without any splits, all documents belong to
-    "train".
+    Names of files and folders give the splits, if one name contains "train" and another name
+    contains a second split. Otherwise the field "split" of the records gives the splits. At least
+    one record must then have "train" in the field "split". Without any splits, all documents belong
+    to the split "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
@@ -201,8 +201,7 @@ def _last_character(piece: bytes) -> int:
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
     """Return a digest of the paths, sizes and change times of a source's files.
 
-    Built-in sources and data sets on the hub have no files. The digest then depends on the source's
-    name.
+    For a built-in source or a data set on the hub, the digest depends on the name of the source.
     """
     found = find_source(source)
     if found.kind == "builtin":

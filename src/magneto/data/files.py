@@ -131,7 +131,7 @@ def read_bytes(path: Path) -> bytes:
 def open_text(path: Path) -> Iterator[io.BufferedReader]:
     """Open a UTF-8 text file, decompressed and without its byte-order mark.
 
-    The first bytes of a file show compression by gzip, xz or bzip2, so the name need not.
+    The first bytes of a file show whether gzip, xz or bzip2 compressed the file.
 
     Raises:
         ValueError: If the file has NUL bytes, is mostly invalid UTF-8, or is damaged. Damage of a
@@ -190,8 +190,7 @@ def read_lines(path: Path, counts: Counts) -> Iterator[str]:
     A line of more than `LINE_BYTES` bytes is counted and replaced by an empty line.
 
     Raises:
-        ValueError: If the file is damaged or not text. Also if no line ends in a line feed, but
-            some end in a carriage return.
+        ValueError: If the file is damaged, is not text, or ends lines by carriage returns alone.
     """
     with open_text(path) as file:
         for number, raw in enumerate(iter(partial(file.readline, LINE_BYTES), b""), 1):
@@ -298,7 +297,10 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read_tabs(path: Path, counts: Counts) -> Iterator[list[str]]:
-    """Yield the rows of a tab-separated file. Quotes are plain text, as in files of GLUE."""
+    """Yield the rows of a tab-separated file.
+
+    Quotation marks are ordinary characters, as in the files of the GLUE benchmark.
+    """
     for line in read_lines(path, counts):
         yield line.rstrip("\r\n").split("\t")
 
@@ -375,7 +377,8 @@ def tar_members(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
     Raises:
         tarfile.ReadError: If the tar file is incomplete.
-        BadRecord: If a header is damaged. Python's reader would end there without an error.
+        BadRecord: If a header is damaged. Python's `tarfile` would stop at a damaged header without
+            an error.
     """
     for member in file:
         vars(file)["members"] = []  # the reader would keep all of them

@@ -90,11 +90,11 @@ def read_source(
     """Return the tables of a source by split ("train", "validation", "test").
 
     Args:
-        source: PATH or hf:NAME[:CONFIG[:SPLIT]], but not a built-in source.
-        counts: Receives counts of skipped records.
-        kind: Kind of media in a folder: a key of `magneto.data.media.ENDINGS`, or "text".
+        source: Source of the form PATH or hf:NAME[:CONFIG[:SPLIT]], but not a built-in source.
+        counts: Counter that receives the numbers of skipped records.
+        kind: Kind of the files in a folder: "image", "audio" or "text".
         progress: Progress display.
-        layout: Function for folders with a special layout (see `Layout`). It is tried first.
+        layout: Function that reads a folder of media with a special layout (see `Layout`).
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
@@ -130,8 +130,8 @@ def find_files(
 
     Args:
         folder: The folder.
-        endings: Accepted endings of file names. Another ending for compression may follow.
-        splits: Accepted names of each split, in order of preference.
+        endings: Endings of file names, such as ".jsonl". Compressed files (".jsonl.gz") count too.
+        splits: Names of each split, the preferred name first.
 
     Raises:
         ValueError: If a split has two files.
@@ -172,7 +172,7 @@ def read_file(path: Path, counts: Counts) -> Table:
 def media_column(table: Table, name: str) -> MediaColumn:
     """Return a column of paths as a column of media.
 
-    A missing path becomes "", and so does a value that is not text.
+    A missing path becomes "". A value that is not text also becomes "".
     """
     column = table.columns[name]
     if isinstance(column, MediaColumn):
@@ -189,7 +189,7 @@ def _path(value: Any) -> str:
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
     """Return the media or texts in a folder as tables by split.
 
-    Subfolders may be named after splits. If they are not, all files belong to "train".
+    Subfolders may be named after splits. Without such names, all files belong to the split "train".
 
     Raises:
         ValueError: If a folder has no files of the kind.
@@ -376,7 +376,7 @@ def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) 
 
     Args:
         source: Source of kind "hf".
-        splits: Accepted names of each split, in order of preference.
+        splits: Names of each split, the preferred name first.
 
     Raises:
         ConfigError: If the data set can't be loaded.

@@ -79,7 +79,7 @@ class MediaColumn(ABC):
 
 @dataclass(frozen=True)
 class Medium:
-    """One medium of a column. `MediaColumn` describes the methods."""
+    """One image or recording in a column of media. `MediaColumn` describes the methods."""
 
     column: MediaColumn
     number: int
@@ -150,10 +150,11 @@ class Members(MediaColumn):
     """Column of members of tar files.
 
     Args:
-        shards: The tar files.
+        shards: Paths of the tar files.
         keys: Key of each example.
-        places: Location of each example's member, int64 of shape (count, 3): shard number, first
-            byte and size in bytes. The shard number is -1 if an example has no member.
+        places: Array of int64, (examples, 3), which locates the member of each example. Columns of
+            the array are the tar file's number, the first byte, and the size in bytes. The tar
+            file's number is -1 if the example has no member.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:
@@ -189,7 +190,8 @@ class Members(MediaColumn):
 class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
-    `dataset` has only this column and does not decode it. Messages name the source as `where`.
+    `dataset` has no other column, and returns undecoded media. `where` is the source's name for
+    messages.
     """
 
     def __init__(self, dataset: Any, column: str, where: str) -> None:

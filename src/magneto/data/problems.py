@@ -55,8 +55,8 @@ class Counts(Counter[str]):
     """Counts of problems by kind, where a kind is a phrase such as "malformed records left out".
 
     Attributes:
-        named: Place and reason of the first few problems of each kind. JSON of the counts lacks
-            `named`, and `plain` includes it.
+        named: Places and reasons of the first problems of each kind. The method `plain` returns
+            `named` together with the counts.
     """
 
     def __init__(self, counts: Mapping[str, int] | Iterable[str] = ()) -> None:
@@ -88,7 +88,10 @@ class Counts(Counter[str]):
         self._name(kind, f"{where}: {why}")
 
     def describe(self, *units: str) -> str:
-        """Return the counts of `units` in words. Other counts follow in brackets, highest first."""
+        """Return the counts of `units` in words.
+
+        Counts of problems follow in brackets, the highest count first.
+        """
         what = ", ".join(quantity(self[unit], unit) for unit in units)
         others = [(-count, kind) for kind, count in self.items() if count and kind not in units]
         problems = ", ".join(f"{quantity(-count, kind)}{self._names(kind)}"
@@ -107,7 +110,10 @@ class Counts(Counter[str]):
 
 
 class StrictCounts(Counts):
-    """Counts for evaluation data. A problem raises ValueError, since a skip would change scores."""
+    """Counts for evaluation data, in which any problem raises ValueError.
+
+    A skipped example would change the scores of an evaluation.
+    """
 
     def record(self, kind: str, where: str, why: str) -> None:
         raise ValueError(f"{where}: {why}")
@@ -183,8 +189,9 @@ def reason(error: Exception) -> str:
 class DataProblems:
     """List of examples with problems.
 
-    All processes of a run append to one file, with one line per problem. A line is not repeated.
-    Before `write_to` is called, problems are kept in memory and not printed.
+    All processes of a run append to one file, with one line per problem. A problem that the file
+    has already is not written again. Before `write_to` is called, problems are kept in memory and
+    not printed.
     """
 
     def __init__(self) -> None:

@@ -45,13 +45,13 @@ def standard_splits(
 
 
 def hash_of(text: str) -> int:
-    """Return a text's hash, an integer below 2^64. It is the same on every machine."""
+    """Return a text's hash: an integer below 2^64, which is the same on every machine."""
     digest = hashlib.blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
-    """Return the limit below which a key's hash must be for the key to be held out.
+    """Return a limit for hashes of keys. A key is held out if the key's hash is below the limit.
 
     The limit is usually `fraction` times 2^64, which holds out about this share of the keys. If all
     or none of the keys were below this limit, the limit moves just past the nearest key. A single
@@ -66,13 +66,16 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that the last word such as "train" or "val" in a path names, or None."""
+    """Return the split that a path names by its last word such as "train" or "val", or None."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
 
 def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, list[Path]]:
-    """Return paths by the split that their names contain. Names without a split give "train"."""
+    """Return paths by the split that each path's name contains.
+
+    A path whose name contains no split belongs to the split "train".
+    """
     parts: dict[str, list[Path]] = {}
     for path, name in zip(paths, names, strict=True):
         parts.setdefault(split_of(name) or "train", []).append(path)
@@ -84,7 +87,7 @@ def split_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
-    """Return whether a record's field "split" is this split. Every record belongs to split ""."""
+    """Return whether a record's field "split" names `split`. The split "" has every record."""
     own = split_of_record(record) if split else ""
     if own is None and split == "train":
         counts[OTHER_SPLITS] += 1
@@ -94,7 +97,7 @@ def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
 def named_splits(files: Iterable[Path]) -> set[str]:
     """Return the splits in the records' field "split".
 
-    If no record has "train" in the field, there are no splits.
+    If no record has "train" in the field, the result is empty.
     """
     found: set[str | None] = set()
     for path in files:
@@ -115,8 +118,9 @@ class Source:
     """Parts of a source name.
 
     Attributes:
-        kind: Kind of source.
-        name: Path or name. For "hf", a local data set's folder or a .parquet file is also a name.
+        kind: Kind of the source: "path", "hf" or "builtin".
+        name: Path of a file or folder, or name of a data set. Sources of the kind "hf" may also
+            have the path of a local data set.
         config: Configuration of a data set on the hub, or "".
         split: Split of a data set on the hub, or "".
     """
@@ -179,7 +183,7 @@ def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
 
 
 def hub_files(source: Source) -> list[Path]:
-    """Return the files of a local data set. A data set on the hub gives []."""
+    """Return the files of a local data set, or [] for a data set on the hub."""
     path = Path(source.name)
     return sorted(walk_files(path)) if os.path.isdir(path) else [path] * os.path.isfile(path)
 
@@ -226,7 +230,7 @@ class HubDataset:
         """Return the names of a configuration's splits by standard split.
 
         If the source names a split, this split becomes "train". If no split has a usual name, the
-        first split becomes "train". `names` has the accepted names, in order of preference.
+        first split becomes "train". `names` has the names of each split, the preferred name first.
         """
         if self.source.split:
             return {"train": self.source.split}

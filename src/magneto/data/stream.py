@@ -4,8 +4,8 @@ A plan is a function from a step to the examples of a global batch. A plan depen
 the step alone, so a checkpoint saves no state of the data. The examples of a step are the same for
 any number of ranks, micro-batches and worker processes.
 
-Numbered examples have a draw, a number that differs at each use of the example. Augmentation
-depends on the seed, the example's number and the draw.
+Each use of a numbered example has a different number, the draw. Augmentation depends on the seed,
+the example's number and the draw.
 
 A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
 """
@@ -46,9 +46,9 @@ class BatchStream:
     """Global batches, divided into pieces for ranks and micro-batches.
 
     Attributes:
-        plan: Function from a step to the examples of the global batch.
-        make: Function from the examples of a piece to a batch.
-        describe: Function from examples to their names, for messages.
+        plan: Function that returns the examples of the global batch of a step.
+        make: Function that makes a batch from the examples of a piece.
+        describe: Function that returns the names of examples for messages.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class BatchStream:
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
         """Divide a step's examples into `parts` pieces of nearly equal size.
 
-        `wanted` has the numbers of the pieces to return.
+        The method returns the pieces whose numbers are in `wanted`.
         """
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
@@ -74,7 +74,7 @@ class BatchStream:
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
         """Return an endless iterator over steps from step 0.
 
-        Each item is the list of the batches made from the pieces `wanted`.
+        For each step, the iterator yields a list with one batch per piece number in `wanted`.
         """
         return (self.batch(step, parts, wanted) for step in itertools.count())
 
@@ -107,8 +107,9 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
     """Return `make(examples)`.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example that fails alone. If no
-            example fails alone, the message names the first and the last example.
+        ValueError: If `make` fails. The message names the first example for which `make` fails
+            without other examples. If there is no such example, the message names the first and the
+            last example.
     """
     try:
         return make(examples)
@@ -143,9 +144,9 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan of rows (draw, number) in random order.
 
     Without repeats, every example comes once per epoch. With `repeats`, a global batch has this
-    number of copies of each example ("repeated augmentation", arXiv 1901.09335). The length of an
-    epoch does not change, so an epoch has fewer distinct examples. The draw of copy i is epoch *
-    repeats + i.
+    number of copies of each example ("repeated augmentation", arXiv 1901.09335). With `repeats`, an
+    epoch still has `count` rows, and therefore fewer distinct examples. The draw of copy i is
+    epoch * repeats + i.
     """
     # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
     chunk = max(1, batch_size // repeats)
@@ -166,7 +167,8 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     """Return a plan of rows (epoch, number) with batches of examples of similar length.
 
     Every example comes once per epoch. The shuffled examples are divided into pools of `POOL`
-    batches. Each pool is sorted by length and divided into batches. Then the batches are shuffled.
+    batches. Each pool is sorted by length and divided into batches. Finally, all batches of the
+    epoch are shuffled.
     """
     count = len(lengths)
 
@@ -219,11 +221,11 @@ def in_blocks(
     batch_size: int,
     size: Callable[[int], int | None] = lambda number: None,
 ) -> Plan:
-    """Return a plan of consecutive blocks with different numbers of examples.
+    """Return a plan that reads one block of examples after another. Blocks may differ in size.
 
-    `block` returns the examples of a block by the block's number. `size` returns the number of
-    these examples, or None if only `block` can tell. The first call for a step computes the sizes
-    of all earlier blocks.
+    `block` returns the examples of the block with a given number. `size` returns the number of
+    examples in a block, or None if the number is unknown without a call of `block`. The first call
+    for a step computes the sizes of all earlier blocks.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -249,9 +251,9 @@ def sort_by_length(
 ) -> np.ndarray:
     """Return the numbers of examples, sorted by length and then by a second length.
 
-    `others` has the second lengths. Their order ascends among examples of an odd length, and
-    descends among examples of an even length. Neighbours thus have similar second lengths. Examples
-    with equal lengths are in random order.
+    The second lengths are in `others`. Second lengths ascend among examples of an odd length, and
+    descend among examples of an even length. Neighbouring examples thus have similar second
+    lengths. Examples that agree in both lengths are in random order.
     """
     shuffled = random.permutation(len(lengths))
     lengths, others = lengths[shuffled], others[shuffled]
@@ -263,11 +265,10 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
 
     Args:
         order: Numbers of the examples, sorted by length.
-        sizes: Lengths of each example, (examples, columns). Columns may be source and target.
-        budgets: Largest padded size of a group, one value per column of `sizes`. The padded size in
-            the first column is the number of examples times the largest length. In each further
-            column this product is also multiplied by the largest length in that column. A group of
-            one example may be larger.
+        sizes: Array of lengths, (examples, columns). Two columns may be source and target lengths.
+        budgets: Limit of a group's padded size for each column of `sizes`. The padded size in
+            column j is the number of examples times the largest lengths in columns 0 to j. A group
+            of one example may exceed the limits.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -287,10 +288,10 @@ def group_stream(
     make: Callable[[np.ndarray], Any],
     name: Callable[[np.ndarray], str],
 ) -> BatchStream:
-    """Return batches that are lists of groups. A group is an array of examples.
+    """Return a stream of batches. A batch is a list of groups, and a group is an array of examples.
 
-    `block` returns the groups of a block by the block's number. `make` makes tensors of a group.
-    `batch_size` counts groups.
+    `block` returns the groups of the block with a given number. `make` makes the tensors of one
+    group. `batch_size` counts groups.
     """
 
     def make_groups(piece: Sequence[np.ndarray]) -> list[Any]:
@@ -332,7 +333,7 @@ def evaluation_order(count: int) -> np.ndarray:
 
 
 def evaluation_plans(count: int, batch_size: int) -> list[np.ndarray]:
-    """Return arrays of `batch_size` example numbers each, in the order of `evaluation_order`."""
+    """Return the example numbers of each batch, in the order of `evaluation_order`."""
     order = evaluation_order(count)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
 
@@ -340,11 +341,11 @@ def evaluation_plans(count: int, batch_size: int) -> list[np.ndarray]:
 class LazyBatches(Sequence[Any]):
     """Sequence of batches that makes a batch on each access.
 
-    A slice is again a `LazyBatches`, and slicing makes no batch.
+    Slicing returns another `LazyBatches`, and makes no batch.
 
     Args:
-        plans: Row numbers, or another description, of each batch.
-        make: Function from a description to a batch.
+        plans: Description of each batch, such as an array of row numbers.
+        make: Function that makes a batch from a description.
     """
 
     def __init__(self, plans: Sequence[Any], make: Callable[[Any], Any]) -> None:

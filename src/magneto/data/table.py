@@ -7,7 +7,7 @@ Use::
     train[3]["image"].read(), train[3]["label"]      # a row by number
 
 A column is any sequence. Images and recordings are in a column of media (`magneto.data.media`). A
-table with some rows of another table shares its columns without copies.
+selection of rows is a new table, which shares the columns of the first table without copies.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Classes(Sequence[str | None]):
     """Column of named classes.
 
     Args:
-        numbers: Class number of each row, int64. A row without a class has `NO_CLASS`.
-        names: Names of the classes by number.
+        numbers: Class number of each row, int64. Rows without a class have the number `NO_CLASS`.
+        names: Name of each class, in the order of the class numbers.
     """
 
     def __init__(self, numbers: np.ndarray, names: Sequence[str]) -> None:
@@ -87,11 +87,11 @@ class Table:
     """Table with numbered rows.
 
     Attributes:
-        columns: Columns by name. Each column has all rows of the source.
-        rows: Numbers of this table's rows in the columns, int64.
-        where: Source, for messages.
-        root: Folder to which paths in the columns are relative.
-        separator: Separator of cells in a text file with a header, else "".
+        columns: Columns by name. Each column has all rows of the source, selected or not.
+        rows: Array of the selected row numbers, int64.
+        where: Name of the source for messages.
+        root: Folder to which relative paths in the columns refer.
+        separator: Character between the cells of a .csv or .tsv file. Other sources have "".
     """
 
     columns: Mapping[str, Any]
@@ -122,10 +122,11 @@ class Table:
         """Return the name of the column with a kind of content, or None.
 
         Args:
-            what: Kind of content, a key of `COLUMN_ALIASES`. The key's first name that is a column
-                is used.
-            given: Name from the recipe's field data.WHAT_column. "" means no column.
-            among: Columns to choose from (default: all).
+            what: Kind of content: a key of `COLUMN_ALIASES`, which lists usual names of columns.
+                The first listed name that the table has is the result.
+            given: Name from the recipe's field data.WHAT_column. "" means no column, and None means
+                a search among the usual names.
+            among: Columns to search (default: all columns).
 
         Raises:
             ValueError: If the given column does not exist.
@@ -139,7 +140,7 @@ class Table:
         return next((plain[name] for name in COLUMN_ALIASES[what] if name in plain), None)
 
     def no_column(self, *wanted: str) -> ValueError:
-        """Return the error for a table that lacks the first of the `wanted` columns."""
+        """Return the error for a table without the column `wanted[0]`."""
         names = join_words([abbreviate(name) for name in self.columns]) or "none"
         line = f"{self.where} has no column {wanted[0]!r} among {names}. Set "
         line += f"data.{wanted[0]}_column"
@@ -226,12 +227,13 @@ def divide(
 
     Args:
         splits: Tables of the source by split.
-        other: Tables of a validation source by split, or None. The validation table is the first
-            that exists of "validation", "test" and "train". If `other` is None, the validation
-            split of `splits` is used. If `splits` has no such split, rows are held out.
+        other: Tables of a validation source by split, or None. The validation split of this source
+            is used, else the test split, else the training split. Without a validation source, the
+            validation split of `splits` is used. Without a validation split, training rows are held
+            out.
         fraction: Share of rows to hold out.
-        key: Column whose values are held out; see `hold_out`.
-        counts: Receives the numbers of used and unused rows of test splits.
+        key: Column of `hold_out`. Rows with the same value in this column stay together.
+        counts: Counter that receives the numbers of used and unused rows of test splits.
 
     Raises:
         ValueError: If the training or validation table would be empty.
@@ -252,16 +254,18 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. If rows are added later, earlier rows stay in their
-    part. There are two exceptions. If one part would be empty, the value with the nearest hash goes
-    to this part. If less than half of the requested rows would be held out, further values are held
-    out in the order of their hashes.
+    Rows with the same value stay together. If rows are added later, earlier rows stay in the same
+    part, except in two cases. If the training or validation part would be empty, the value whose
+    hash is nearest to the limit goes to the empty part. If less than half of the requested rows
+    would be held out, further values are held out in the order of the hashes.
 
     Args:
         table: Table to divide.
-        fraction: Share of the column's values to hold out. The share of the rows is about the same.
-        key: Name of the column. The value of a medium is its key.
-        counts: Receives the count of held-out rows if there are far more than requested.
+        fraction: Share of the column's values to hold out. About the same share of rows is held
+            out.
+        key: Name of the column. Images and recordings are hashed by name, not by content.
+        counts: Counter that receives the number of held-out rows if far more rows are held out than
+            requested.
 
     Raises:
         ValueError: If the column has fewer than two different values.

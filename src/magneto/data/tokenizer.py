@@ -34,11 +34,11 @@ class Tokenizer(Protocol):
     """Interface of tokenizers for data pipelines.
 
     Attributes:
-        vocab_size: Number of tokens.
-        end: End-of-document token.
-        begin: First token of an encoder's input, or `end` if there is no such token.
-        pad: Padding token, or `end` if there is no such token.
-        mask: Mask token, or None.
+        vocab_size: Number of tokens in the vocabulary.
+        end: Token at the end of a document.
+        begin: Token at the start of an encoder's input. Tokenizers without such a token use `end`.
+        pad: Token for padding. Tokenizers without such a token use `end`.
+        mask: Token for masked positions, or None.
         path: File of the tokenizer, or None.
     """
 
@@ -67,7 +67,7 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """Tokenizer of bytes and special tokens. It needs no training and no library."""
+    """Tokenizer of bytes and special tokens, which needs neither training nor a library."""
 
     vocab_size = 260
     end = 256
@@ -285,19 +285,19 @@ def train_sentencepiece(
 ) -> bytes:
     """Train a SentencePiece model that restores any text exactly.
 
-    Text is not normalised, spaces are kept, and unknown characters become bytes. The first tokens
-    are `<s>`, `<pad>`, `</s>`, `<unk>` (as in fairseq) and `<mask>`.
+    Text is not normalised, spaces are kept, and unknown characters become bytes. The first four
+    tokens are `<s>`, `<pad>`, `</s>` and `<unk>`, as in fairseq. The fifth token is `<mask>`.
 
     Args:
-        texts: Texts, whose lines are training examples. Long lines are split.
-        kind: Kind of model.
-        vocab_size: Number of pieces, including special ones.
-        sample: Number of randomly chosen lines to train on.
+        texts: Texts whose lines are the training examples. Long lines are divided.
+        kind: Kind of SentencePiece model.
+        vocab_size: Number of pieces, special pieces included.
+        sample: Number of lines to train on. Lines are chosen at random.
         progress: Progress display.
 
     Raises:
-        ValueError: If the text is too short for the vocabulary size. Also if the vocabulary is too
-            small for all bytes and characters.
+        ValueError: If the text is too short for the vocabulary size.
+        ValueError: If the vocabulary is too small for all bytes and characters.
     """
     library, model = import_sentencepiece(), io.BytesIO()
     try:

@@ -1,9 +1,9 @@
 """Data workers, which make batches ahead of training, on a thread or in processes.
 
 The number of processes does not change the batches, since each batch is a function of its step
-(`magneto.data.stream`). Processes are forked, so they start in milliseconds and can use any object
-of the main process. Processes never use a GPU. They ignore Ctrl-C and SIGTERM, and exit with the
-main process.
+(`magneto.data.stream`). Worker processes are forked, so workers start in milliseconds and can use
+any object of the main process. Worker processes never use a GPU, ignore Ctrl-C and SIGTERM, and
+exit with the main process.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class BatchPrefetcher:
         raise BatchError(f"the data worker of process {dead.pid} {how} {where}; {advice}")
 
     def read_wait_seconds(self) -> float:
-        """Return the seconds that training waited for batches since the last call."""
+        """Return how many seconds training waited for batches since the previous call."""
         waited, self._waited = self._waited, 0.0
         return waited
 

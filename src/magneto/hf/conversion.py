@@ -65,8 +65,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
             a model in memory, an unsupported head is dropped.
 
     Raises:
-        ValueError: If Magneto does not support the architecture or an option. Also if a directory
-            lacks weights or has an unsupported head.
+        ValueError: If Magneto does not support the architecture or an option.
+        ValueError: If a directory lacks weights or has an unsupported head.
         FileNotFoundError: If `source` is neither a directory nor a name on the hub.
     """
     return load_with_config(source)[0]

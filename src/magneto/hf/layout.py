@@ -122,8 +122,9 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
     """Convert the other library's tensors to Magneto's.
 
     Raises:
-        ValueError: If a part of a stacked tensor is missing. Also if a tensor is unused, unless its
-            name matches the regular expression `ignored`.
+        ValueError: If a part of a stacked tensor is missing.
+        ValueError: If a tensor is unused, unless the tensor's name matches the regular expression
+            `ignored`.
     """
     ours: State = {}
     used: set[str] = set()

@@ -113,8 +113,8 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         divisor inexact.
 
         Raises:
-            ValueError: If images with labels have another size. Also if weights are offloaded and
-                the configuration's `inference` is "whole".
+            ValueError: If images with labels do not have the size of the model's input.
+            ValueError: If weights are offloaded and the configuration's `inference` is "whole".
         """
         self.check_arguments(others)
         pixel_values = cast_like_weights(self.core, pixel_values)

@@ -1,6 +1,7 @@
 """Multi-head self-attention and cross-attention, with masks, caches and recorded weights.
 
-In boolean masks, True means *may attend*. Masks cover padding, causal order and packed documents.
+A boolean mask is True where a query may attend to a key. Masks cover padding, causal order and
+packed documents.
 
 Shapes: B batch, H heads, K key/value heads, T query length, S key length, D head width.
 """
@@ -67,8 +68,8 @@ class Attention(nn.Module):
         """Return the sublayer's output, (..., width).
 
         Args:
-            joined: Joined heads, (..., H * D).
-            x: Input of the sublayer, (..., width), from which the gate is computed.
+            joined: Outputs of all heads, joined to (..., H * D).
+            x: Input of the sublayer, (..., width). The gate is computed from this input.
         """
         joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
@@ -92,7 +93,10 @@ class SelfAttention(Attention):
         return self.output(self.attend(*self.project(x), mask, shared, cache), x)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project x, (..., width), to queries (..., H, D), keys and values (both (..., K, D))."""
+        """Project x, (..., width), to queries, keys and values.
+
+        Queries have the shape (..., H, D). Keys and values have the shape (..., K, D).
+        """
         query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
         return self.queries(query), self.keys(key), self.values(value)
 
@@ -158,10 +162,10 @@ class DotProductAttention(nn.Module):
         """Return each head's output, (B, H, T, D).
 
         Args:
-            query: Queries, (B, H, T, D).
-            key: Keys, (B, K, S, D).
-            value: Values, (B, K, S, D).
-            mask: Allowed pairs of query and key. A query without allowed keys gives zeros.
+            query: Queries of the shape (B, H, T, D).
+            key: Keys of the shape (B, K, S, D).
+            value: Values of the shape (B, K, S, D).
+            mask: Mask of the allowed pairs. The output of a query without allowed keys is 0.
             bias: Bias on the logits, broadcast to (B, H, T, S).
         """
         attended = F.scaled_dot_product_attention(
@@ -208,12 +212,13 @@ class Mask:
     """Allowed pairs of query and key in one kind of attention, the same in every layer.
 
     Attributes:
-        allowed: Boolean, (batch or 1, 1, query length, key length). None allows all pairs. A query
-            without allowed keys has True for all keys, so that its softmax is finite.
-        seeing: Boolean, (batch or 1, 1, query length, 1). False marks queries without allowed keys,
-            whose output becomes zero. None means that every query has an allowed key.
-        causal: Whether each position attends to itself and earlier positions. `allowed` is then
-            None.
+        allowed: Mask of allowed pairs, boolean (batch or 1, 1, query length, key length). The value
+            None allows all pairs. For a query without allowed keys, all keys are True, so that the
+            softmax is finite.
+        seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). The
+            output of all other queries becomes 0. None means that every query has an allowed key.
+        causal: Flag for causal attention: no position attends to a later position. If the flag is
+            set, `allowed` is None.
     """
 
     allowed: Tensor | None = None
@@ -238,12 +243,13 @@ def build_mask(
     """Build the mask for the input `x`, which follows `past` cached positions.
 
     Args:
-        attention_mask: Boolean, (batch, key length) or (batch, query length, key length), or None.
+        attention_mask: Boolean mask, (batch, key length) or (batch, query length, key length), or
+            None.
         x: Input of the stack, (batch, query length, width).
         past: Number of cached positions before `x`.
-        causal: Whether a position attends only to itself and earlier positions.
-        window: Number of positions to attend to, or None for all. The window ends at the position
-            itself. Without `causal`, the window extends as far forwards as backwards.
+        causal: Flag for causal attention: no position attends to a later position.
+        window: Number of positions to attend to, or None for all positions. A causal window ends at
+            the query. Without `causal`, the window extends equally far before and after the query.
 
     Raises:
         ValueError: If the mask is not boolean or has another shape.
@@ -306,8 +312,8 @@ def position_index(
 ) -> Tensor:
     """Return the position of each query in its document, (batch or 1, query length).
 
-    Positions count from 0. With a mask (batch, key length), the first token that is not padding has
-    position 0. For a mask with three dimensions, see `document_positions`.
+    Positions count from 0. If the mask is (batch, key length), position 0 is the first token that
+    is not padding. For a mask with three dimensions, see `document_positions`.
     """
     positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
     if attention_mask is None or attention_mask.ndim not in (2, 3):
@@ -321,13 +327,13 @@ def position_index(
 def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
     """Return the position of each query in its document, (batch, query length).
 
-    A sequence may contain several packed documents. A document starts at position p if no query
-    from p on attends to a key before p, and no query before p attends to a key from p on. Without
-    such a position, the sequence counts as one document. Windows and prefixes can have this effect.
+    A sequence may contain several packed documents. A document starts at position p if positions
+    before p and positions from p on do not attend to each other. Without such a position, the
+    sequence counts as one document. Sliding windows and prefixes can make documents inseparable.
     With a cache, the first document starts at the earliest key that a query attends to.
 
-    `attention_mask` is boolean, (batch, query length, key length). `past` is the number of cached
-    positions.
+    `attention_mask` is boolean, (batch, query length, key length). `past` is the number of
+    positions in the cache.
     """
     length, keys = attention_mask.shape[1:]
     place = torch.arange(past, past + length, device=attention_mask.device)
@@ -347,10 +353,10 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
 
 
 class Cache(Protocol):
-    """Interface of key/value caches, those of Hugging Face included."""
+    """Interface of key/value caches, including the caches of Hugging Face's transformers."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer's cache, and return all keys and values in it.
+        """Append keys and values to a layer's cache. Return all keys and values in the cache.
 
         All tensors have the shape (batch, heads, length, head width).
         """
@@ -392,7 +398,7 @@ class KeyValueCache:
 
 
 class EncoderDecoderCache:
-    """Cache of an encoder-decoder, with one part each for self- and cross-attention."""
+    """Cache of an encoder-decoder: a cache for self-attention and a cache for cross-attention."""
 
     def __init__(self) -> None:
         self.self_attention_cache = KeyValueCache()
@@ -404,7 +410,10 @@ class EncoderDecoderCache:
 
 
 def self_attention_cache(cache: Any) -> Cache | None:
-    """Return the part of an encoder-decoder's cache for self-attention, or another cache itself."""
+    """Return the self-attention part of an encoder-decoder's cache.
+
+    A cache without parts is returned unchanged.
+    """
     return getattr(cache, "self_attention_cache", cache)
 
 
@@ -412,9 +421,9 @@ def self_attention_cache(cache: Any) -> Cache | None:
 def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor:
     """Run a model, and return the attention weights of one layer, (B, H, T, S).
 
-    Rows sum to 1. The rows of queries without allowed keys are zero. Fused attention does not
-    return weights, so they are computed from queries and keys, in fp32 without dropout. In a layer
-    with experts, the first expert's attention is recorded.
+    Each row of weights sums to 1, but rows of queries without allowed keys are 0. Fused attention
+    does not return weights. Therefore the function computes the weights from queries and keys, in
+    fp32 without dropout. In a layer with experts, the first expert's attention is recorded.
     """
     attention = next(part for part in layer.modules() if isinstance(part, DotProductAttention))
     found: list[Tensor] = []

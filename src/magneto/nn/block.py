@@ -8,10 +8,10 @@ The paper (arXiv 2210.06423) defines Sub-LN in section 3.1, with activation φ:
     FC2(x)  = W^2 LN(x)                           (4)
     FFN(x)  = x + FC2(φ(FC1(x)))                  (5, printed without "x +")
 
-A residual connection has four slots for a norm. Sub-LN uses two of them: `before` is the LN of (1)
-and (3), and `inside` is the LN of (2) and (4). Other placements are other rows of the table in
-`magneto.theory.placement`. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2.
-`magneto.nn.attention` has equations (1) and (2) without the residual sum.
+A residual connection has four slots for a norm. Sub-LN puts norms into the slots `before`,
+equations (1) and (3), and `inside`, equations (2) and (4). The table in `magneto.theory.placement`
+has a row for each norm placement. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2.
+`magneto.nn.attention` implements equations (1) and (2) without the residual sum.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from magneto.theory.placement import Depth, Sublayer
 class Residual(nn.Module):
     """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
 
-    The fourth slot, `inside`, comes before the last linear layer of f. It is therefore an attribute
-    of f: `Attention.inside` or `FeedForward.inside`. Sub-LN gives x <- x + f(LN(x)). Dropout,
-    LayerScale and stochastic depth follow `branch`. Subclasses define f.
+    `before`, `branch` and `after` are norm slots. The fourth norm slot, `inside`, precedes the last
+    linear layer of f, and is an attribute of f: `Attention.inside` or `FeedForward.inside`. With
+    Sub-LN, the residual connection is x <- x + f(LN(x)). Dropout, LayerScale and stochastic depth
+    follow `branch`. Subclasses define f.
     """
 
     def __init__(
@@ -102,7 +103,10 @@ class FeedForwardSublayer(Residual):
 
 
 class FeedForward(nn.Module):
-    """Feed-forward network W^2 LN(φ(W^1 x)). Of a gated φ, the first rows of `fc1` are the gate."""
+    """Feed-forward network W^2 LN(φ(W^1 x)).
+
+    For a gated activation φ, the first half of the rows of `fc1` computes the gate.
+    """
 
     sublayer: Sublayer = "feed_forward"
 
@@ -121,7 +125,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Layer of self-attention and a feed-forward network, with cross-attention if `crosses`."""
+    """Transformer layer. If `crosses` is true, the layer has cross-attention."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, crosses: bool) -> None:
         super().__init__()
@@ -152,7 +156,7 @@ class Layer(nn.Module):
 
 
 def drop_path_rate(config: TransformerConfig, depth: Depth, layer: int) -> float:
-    """Return the stochastic-depth rate of a layer. It grows linearly with depth from 0."""
+    """Return the stochastic-depth rate of a layer, which grows linearly from 0 at the bottom."""
     return config.drop_path * layer / max(depth.layers - 1, 1)
 
 
@@ -164,7 +168,7 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero whole samples of x with probability `rate`, and scale up the others."""
+        """Set whole samples of x to 0 with probability `rate`, and scale up all other samples."""
         return x * self.factors(x.shape[0], x)[:, None, None] if self.training else x
 
     def factors(self, samples: int, x: Tensor) -> Tensor:

@@ -48,9 +48,9 @@ class Grid:
     """Layout of a two-dimensional sequence. Prefix vectors come first, then the grid row by row.
 
     Attributes:
-        rows: Number of rows. For an image, this is the height in patches.
-        columns: Number of columns.
-        prefix: Number of vectors before the grid. A class token counts as 1.
+        rows: Height of the grid. An image's height is counted in patches.
+        columns: Width of the grid.
+        prefix: Number of vectors before the grid. A class token is one such vector.
     """
 
     rows: int
@@ -79,15 +79,14 @@ class TransformerConfig:
     your own `Placement`."""
     activation: Activation = "gelu"
     """Activation of the feed-forward network. "relu2" is the square of ReLU. Names with "glu"
-    are gated units: one half of the inner layer is activated and multiplied by the other
-    half."""
+    are gated units: an activated gate multiplies a second linear map of the input."""
     encoder_layers: Layers | None = None
     """Number of encoder layers of an encoder-decoder. An encoder-decoder ignores `layers`
     (default: null, no encoder-decoder)."""
     decoder_layers: Layers | None = None
     """Number of decoder layers of an encoder-decoder (default: null, no encoder-decoder)."""
     key_value_heads: Width | None = None
-    """Number of key/value heads in grouped-query attention. It must divide `heads` (default:
+    """Number of key/value heads in grouped-query attention, which must divide `heads` (default:
     null, as many as `heads`)."""
     head_dim: Width | None = None
     """Width of a head (default: null, `width / heads`)."""
@@ -103,7 +102,7 @@ class TransformerConfig:
     bias: bool = True
     """Use biases in linear layers and layer norms."""
     unbiased: tuple[Biased, ...] = ()
-    """Projections without a bias although `bias` is true. BEiT's keys have no bias."""
+    """Projections that have no bias even if `bias` is true. BEiT's keys have no bias."""
     dropout: Free[Dropout] = 0.0
     """Dropout rate of embeddings and of the output of each branch."""
     embedding_dropout: Free[Dropout | None] = None
@@ -129,22 +128,23 @@ class TransformerConfig:
     """Base of rotary wavelengths (arXiv 2104.09864)."""
     grid_positions: GridPositions = "none"
     """Position encoding on an image's grid, in addition to `positions`. "relative_bias" is
-    BEiT's bias with a table per layer. "shared_relative_bias" has one table for all layers.
-    "rotary" rotates queries and keys by row and column, as in EVA-02."""
+    BEiT's relative bias with a table per layer. "shared_relative_bias" is BEiT's relative bias
+    with one table for all layers. "rotary" rotates queries and keys by row and column, as in
+    EVA-02."""
     reference_grid: Width | None = None
     """Side of the square pre-training grid, in patches. Rotary positions on another grid are
     stretched to this size (default: null, not stretched)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"
-    """Distribution of initial weights. The placement's gain is applied to it."""
+    """Distribution of initial weights, before the gain of the norm placement."""
     parametrization: Free[Literal["standard", "mup"]] = "standard"
-    """"mup" is the maximal update parametrisation (arXiv 2203.03466). It scales initial weights
-    and learning rates by width. The best learning rate of a narrow model then fits a wide
-    model with the same head width."""
+    """"mup" is the maximal update parametrisation (arXiv 2203.03466), which scales initial
+    weights and learning rates by width. With "mup", the best learning rate of a narrow model
+    fits a wide model with the same head width."""
     base_width: Free[Width | None] = None
-    """Width of the model whose learning rate was tuned. At this width, "mup" changes nothing.
-    "mup" requires a value (default: null)."""
+    """Width of the model whose learning rate was tuned (default: null). At this width, "mup"
+    changes nothing. A recipe with "mup" must set `base_width`."""
     checkpoint_activations: Free[bool] = False
     """Activation checkpointing. The backward pass recomputes each layer, which saves memory."""
 
@@ -235,7 +235,7 @@ class TransformerConfig:
 
     @property
     def key_value_width(self) -> int:
-        """Width of all key heads together. All value heads have the same width."""
+        """Width of all key heads together, and also of all value heads together."""
         return (self.key_value_heads or self.heads) * self.head_width
 
     def window(self, layer: int) -> int | None:
@@ -263,7 +263,7 @@ class TransformerConfig:
     def depth(self, stack: Stack) -> Depth:
         """Return the depth of a stack.
 
-        In an encoder-decoder, the depth includes the other stack.
+        In an encoder-decoder, the result has the numbers of layers of both stacks.
         """
         if self.encoder_layers is None or self.decoder_layers is None:
             return Depth(stack, self.layers)

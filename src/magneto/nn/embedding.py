@@ -22,7 +22,10 @@ class VectorTable(nn.Embedding):
 
 
 class TextEmbedding(nn.Module):
-    """Embedding table of tokens, initially N(0, 1/width). The output may be scaled."""
+    """Embedding table of tokens, initially N(0, 1/width).
+
+    With the scale "sqrt_width", embeddings are multiplied by sqrt(width).
+    """
 
     def __init__(
         self, vocab_size: int | None, width: int, scale: Literal["none", "sqrt_width"]
@@ -54,10 +57,7 @@ class PatchProjection(nn.Conv2d):
 
 
 class PatchEmbedding(nn.Module):
-    """Linear map of each patch, with Xavier initialisation.
-
-    The gain of the placement does not apply.
-    """
+    """Linear map of each patch, with Xavier initialisation without the placement's gain."""
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__()
@@ -71,10 +71,10 @@ class PatchEmbedding(nn.Module):
 class ConvolutionalStem(nn.Module):
     """Convolutional stem: strided convolutions with norm and GELU (arXiv 2106.14881).
 
-    The strides are the prime factors of the patch size, so there is one vector per patch. A
-    convolution with stride 1 follows the first convolution. The final convolution has no norm and
-    no GELU. A vector also depends on pixels outside its patch, which helps with few images. Weights
-    have torch's initialisation.
+    The strides are the prime factors of the patch size, so there is one vector per patch. The
+    second convolution is extra and has stride 1. Neither norm nor GELU follows the final
+    convolution. Each vector depends on pixels around the patch too, which helps with few images.
+    Weights have torch's initialisation.
     """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
@@ -118,7 +118,10 @@ class ClassToken(nn.Module):
 
 
 class MaskToken(nn.Module):
-    """Mask token: a learned vector in place of masked patches, initially N(0, 0.02²) (BEiT)."""
+    """Mask token: a learned vector in place of masked patches.
+
+    As in BEiT, the vector is initially N(0, 0.02²).
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -133,7 +136,7 @@ class MaskToken(nn.Module):
 
         Args:
             patches: Vectors of the patches, (batch, patches, width).
-            hidden: Boolean, (batch, patches). True means masked, and None masks nothing.
+            hidden: Mask of the patches to replace, boolean (batch, patches), or None for no patch.
         """
         if hidden is None:
             return patches

@@ -40,15 +40,15 @@ CUT_STD = 0.879596566170685
 
 
 class Projection(nn.Linear):
-    """Linear layer whose slices of rows are initialised by role. The bias is initially 0.
+    """Linear layer whose slices of rows are initialised by role, with a bias of 0.
 
-    torch's constructor initialises with a gain of 1. `initialize` repeats this with the placement's
-    gain.
+    The constructor initialises weights with a gain of 1. The function `initialize` repeats the
+    initialisation with the placement's gain.
 
     Args:
-        width: Input features.
-        slices: (role, number of rows) of each slice, from the first row on.
-        bias: Whether there is a bias.
+        width: Number of input features.
+        slices: Pairs (role, number of rows) for the slices, from the first row on.
+        bias: Flag that adds a bias.
     """
 
     def __init__(self, width: int, slices: Sequence[tuple[str, int]], bias: bool) -> None:
@@ -65,13 +65,16 @@ class Projection(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, rows of the weight) of each slice. The rows are a view."""
+        """Yield (role, rows of the weight) of each slice. The rows are a view of the weight."""
         parts = self.weight.split([rows for _, rows in self.slices])
         yield from zip((role for role, _ in self.slices), parts, strict=True)
 
 
 class PartlyBiased(Projection):
-    """Projection with a bias for some slices. `bias` joins the biases of these slices."""
+    """Projection in which only some slices have a bias.
+
+    The parameter `bias` joins the biases of the slices with a bias.
+    """
 
     def __init__(
         self, width: int, slices: Sequence[tuple[str, int]], biased: Collection[str]
@@ -104,15 +107,13 @@ def projection(
 
 
 class NormalLinear(nn.Linear):
-    """Linear layer with N(0, std²) weights and a bias of 0.
-
-    The gain of the placement does not apply.
+    """Linear layer with initial weights from N(0, std²), without the placement's gain.
 
     Args:
-        width: Input features.
-        outputs: Output features.
-        bias: Whether there is a bias.
-        std: Standard deviation of the weights.
+        width: Number of input features.
+        outputs: Number of output features.
+        bias: Flag that adds a bias, initially 0.
+        std: Standard deviation of the initial weights.
     """
 
     def __init__(self, width: int, outputs: int, bias: bool, std: float) -> None:
@@ -128,15 +129,15 @@ class NormalLinear(nn.Linear):
 def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
     """Initialise the projections of all sublayers in a module by role.
 
-    Each `Projection` stores the base and the gain. `reset_parameters` then repeats the
+    Each `Projection` stores the base and the gain, so that `reset_parameters` can repeat the
     initialisation.
 
     Args:
-        module: A stack, or another module. Each submodule with projections has the attribute
-            `sublayer`.
-        placement: Placement with the gain and the kinds of sublayer to which the gain applies.
+        module: Module with projections, such as a stack. Each submodule that has projections must
+            have the attribute `sublayer`.
+        placement: Placement that determines the gain of each kind of sublayer.
         depth: Depth of the stack.
-        base: Distribution before the gain.
+        base: Distribution of the weights before the gain.
     """
     for sublayer, projection in sublayer_projections(module):
         projection.base, projection.gain = base, placement.sublayer_gain(sublayer, depth)
@@ -153,7 +154,7 @@ def sublayer_projections(module: nn.Module) -> Iterator[tuple[Sublayer, Projecti
 
 @torch.no_grad()
 def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
-    """Fill a weight, (fan_out, fan_in), or a view of one, from the base times `gain`."""
+    """Fill a weight, (fan_out, fan_in), with values from the distribution `base` times `gain`."""
     if base == "xavier_normal":
         nn.init.xavier_normal_(weight, gain)
     elif base == "xavier_uniform":
@@ -188,7 +189,8 @@ class RMSNorm(nn.RMSNorm):
 class FastIdentity(nn.Identity):
     """Identity in an empty norm slot. Hooks on this module do not run.
 
-    Most slots are empty. A call of `nn.Identity` in each would slow decoding down by some percent.
+    Most norm slots are empty. `nn.Identity` in each empty slot would slow down decoding by a few
+    percent.
     """
 
     def __call__(self, x: Tensor, *others: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality with joint attention.
 
 Vision and language tokens are two packed tensors, (tokens, width). Each modality has its own
-experts, which are ordinary sublayers of `magneto.nn.block`. Attention is over the tokens of both
-modalities.
+experts, which are ordinary sublayers of `magneto.nn.block`. Each token attends to the tokens of
+both modalities. The table lists the experts of each sublayer.
 
 | experts            | attention        | feed-forward network                             |
 |--------------------|------------------|--------------------------------------------------|
@@ -10,8 +10,9 @@ modalities.
 | "shared_attention" | shared           | vision, language; in top layers one for pairs    |
 
 Linear layers do not process padding. Only attention needs padded rows, (samples, longest, ...). In
-a row, the vision tokens come before the language tokens. The data loader computes the place of each
-token in these rows on the CPU (`pack`). Operations on the device thus depend on no tensor's values.
+each padded row, vision tokens come before language tokens. The data loader computes the place of
+each token in the padded rows on the CPU (`pack`). The device can therefore compute without waiting
+for values of tensors.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ROUTES: dict[Experts, tuple[str, str]] = {
     "decoupled": MODALITIES,
     "shared_attention": ("shared", "shared"),
 }
-"""Names of the attention experts and final norms for vision tokens and for language tokens."""
+"""Names of attention experts and final norms: for vision tokens, then for language tokens."""
 
 
 class PackedDropPath(DropPath):
@@ -182,19 +183,19 @@ class MultiwayEncoder(ProbedStack):
     def forward(self, vision: Tensor, language: Tensor, packing: Packing) -> Streams:
         """Encode embeddings, to which positions have been added.
 
-        The tensor of a missing modality has the shape (0, width). Its experts compute nothing and
-        have zero gradients.
+        The tensor of a missing modality has the shape (0, width). Experts of a missing modality
+        compute nothing and have zero gradients.
 
         Args:
             vision: Embeddings of vision tokens, (vision tokens, width).
-            language: Embeddings of language tokens without padding, (language tokens, width).
-            packing: Places of these tokens in padded rows, on the same device.
+            language: Embeddings of language tokens, (language tokens, width), without padding.
+            packing: Places of the tokens in padded rows. All tensors are on the same device.
 
         Returns:
             Features of both modalities, in the order and shapes of the embeddings.
 
         Raises:
-            ValueError: If the numbers of tokens differ from those of the packing.
+            ValueError: If the numbers of tokens differ from the numbers in `packing`.
         """
         streams, mask = self.enter(vision, language, packing)
         for layer in self.layers:
@@ -207,8 +208,8 @@ class MultiwayEncoder(ProbedStack):
     ) -> list[Streams]:
         """Return the outputs of chosen layers without the final norm; see `Encoder.features`.
 
-        Other arguments are as in `forward`. `layers` has numbers in any order, and the bottom layer
-        is 0.
+        `layers` has numbers in any order, where 0 is the bottom layer. All other arguments are as
+        in `forward`.
 
         Raises:
             ValueError: If a layer does not exist.
@@ -221,8 +222,9 @@ class MultiwayEncoder(ProbedStack):
     ) -> Tensor:
         """Return one layer's attention weights, (samples, heads, length, length).
 
-        The third dimension is the queries, and the fourth is the keys. A sample's vision tokens
-        come first. Keys that are padding have weight 0. Arguments and errors are as in `features`.
+        The third dimension counts queries, and the fourth dimension counts keys. Vision tokens come
+        before language tokens. Keys that are padding have weight 0. Arguments and errors are as in
+        `features`.
         """
         self.check_layers([layer])
         return record_attention_weights(
@@ -247,8 +249,8 @@ class MultiwayEncoder(ProbedStack):
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
         """Return, for each token, the mean over the sample's tokens of the same modality.
 
-        Experts keep the modalities apart. A mean over both modalities would hide a rank collapse
-        within one modality.
+        Different experts process the two modalities. A mean over both modalities would hide a rank
+        collapse within one modality.
         """
         streams, packing, _ = inputs
         parts = tokens.split([len(each) for each in streams])
@@ -263,18 +265,20 @@ class MultiwayEncoder(ProbedStack):
 
 @dataclass(frozen=True)
 class Packing:
-    """Places of a batch's packed tokens in padded rows, as computed by `pack`.
+    """Places of a batch's packed tokens in padded rows.
 
-    Images alone come first in a batch, then pairs, then texts alone.
+    The function `pack` computes the places. A batch has images without text first, then image-text
+    pairs, then texts without image.
 
     Attributes:
-        vision_place: Place of each vision token, row * length + column, (vision tokens,).
+        vision_place: Place of each vision token, (vision tokens,). A place is the number
+            row * length + column.
         language_place: Place of each language token, (language tokens,).
         rows: Number of samples.
-        length: Length of a row.
-        vision_alone: Number of vision tokens in images alone.
-        language_paired: Number of language tokens in pairs.
-        attention_mask: Boolean, True = may attend, or None if no row has padding. The shape is
+        length: Length of a padded row.
+        vision_alone: Number of vision tokens in images without text.
+        language_paired: Number of language tokens in image-text pairs.
+        attention_mask: Mask in which True = may attend, or None if no row has padding. The shape is
             (rows, length), or (rows, length, length) for restricted attention.
     """
 
@@ -292,8 +296,8 @@ class Packing:
     def means(self, tokens: Tensor, place: Tensor) -> Tensor:
         """Return, for each token of a modality, the mean over the sample's tokens of this modality.
 
-        `tokens` are all tokens of the modality, (tokens, width). `place` has their places,
-        (tokens,).
+        `tokens` has all tokens of the modality, (tokens, width). `place` has the place of each
+        token, (tokens,).
         """
         # Sums in rows are deterministic; a GPU's sums by index are not.
         rows = tokens.new_zeros((self.rows * self.length, tokens.shape[-1]))
@@ -305,10 +309,7 @@ class Packing:
         return place.div(self.length, rounding_mode="floor")
 
     def real(self) -> Tensor:
-        """Return whether each place has a token, boolean (rows, length).
-
-        Other places are padding.
-        """
+        """Return a mask of the places with tokens, boolean (rows, length). False marks padding."""
         held = torch.zeros(self.rows * self.length, dtype=torch.bool,
                            device=self.vision_place.device)  # fmt: skip
         for place in (self.vision_place, self.language_place):
@@ -318,8 +319,9 @@ class Packing:
     def first_of_each_kind(self, count: int) -> Tensor:
         """Return the row numbers of the first `count` samples of each kind.
 
-        The kinds are images alone, pairs and texts alone. If a batch has too few samples of a kind,
-        the next samples in the batch are used too. The function does not wait for the device.
+        The kinds are images without text, image-text pairs, and texts without image. If a batch has
+        fewer than `count` samples of a kind, samples that follow the kind are used too. The method
+        does not wait for the device.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
@@ -329,16 +331,18 @@ class Packing:
 
 
 def pack(vision_lengths: Sequence[int], language_lengths: Sequence[int]) -> Packing:
-    """Compute the places of a batch's tokens, on the CPU. The longest sample sets the row length.
+    """Compute the places of a batch's tokens, on the CPU.
+
+    Padded rows are as long as the longest sample.
 
     Args:
-        vision_lengths: Number of vision tokens of each sample; 0 for a text alone.
-        language_lengths: Number of language tokens of each sample, without padding; 0 for an image
-            alone.
+        vision_lengths: Number of vision tokens in each sample. A text without image has 0.
+        language_lengths: Number of language tokens in each sample. An image without text has 0.
 
     Raises:
-        ValueError: If a sample has no tokens. Also if samples are not in the order images alone,
-            pairs, texts alone.
+        ValueError: If a sample has no tokens.
+        ValueError: If samples are out of order. Images without text come first, then image-text
+            pairs, then texts without image.
     """
     sizes = list(zip(vision_lengths, language_lengths, strict=True))
     check_order(sizes)
@@ -394,7 +398,7 @@ def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
 
 
 class ToRows(torch.autograd.Function):
-    """Copy of tokens to padded rows, with a faster backward pass than torch has."""
+    """Copy of tokens to padded rows. The backward pass is faster than torch's."""
 
     @staticmethod
     def forward(
@@ -414,7 +418,7 @@ class ToRows(torch.autograd.Function):
 
 
 class FromRows(torch.autograd.Function):
-    """Copy of tokens from padded rows, with a copy to rows as backward pass."""
+    """Copy of tokens from padded rows. The backward pass copies gradients to padded rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,13 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Images have a grid of patches and two more encodings: BEiT's relative bias, and rotary positions in
-two dimensions. Both act in attention and can be combined with positions added to the embeddings.
-Prefix vectors, such as a class token, have no place on the grid.
+two dimensions. These two grid encodings act in attention. A model can also add positions to the
+embeddings. Prefix vectors, such as a class token, have no place on the grid.
 
-An encoding has two modules. The stack's module runs once per forward pass. It may change the
-embeddings, and it returns a tensor that all layers share. The layer's module runs before attention.
-It changes queries and keys, and returns a bias on the attention logits.
+Each position encoding has two modules. The first module, one per stack, runs at the start of the
+forward pass. This module may change the embeddings, and returns a tensor for all layers. The second
+module, one per layer, runs before attention. This module changes queries and keys, and returns a
+bias on the attention logits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Stack's module without a position encoding, and base class of the stack's other modules."""
+    """Stack's module for no position encoding. All other modules of a stack are subclasses."""
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()
@@ -45,7 +46,10 @@ class StackPositions(nn.Module):
 
 
 class LearnedPositions(StackPositions):
-    """Table of `max_length` vectors, initially N(0, 1/width), which are added to the embeddings."""
+    """Table of `max_length` learned vectors, which are added to the embeddings.
+
+    The vectors are initially N(0, 1/width).
+    """
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__(config, bidirectional)
@@ -62,9 +66,10 @@ class LearnedPositions(StackPositions):
 
 
 class SinusoidalPositions(StackPositions):
-    """Added sines and cosines with wavelengths from 2 pi to 10000 * 2 pi (arXiv 1706.03762, 3.5).
+    """Sines and cosines that are added to the embeddings (arXiv 1706.03762, section 3.5).
 
-    As in Marian, all sines come before all cosines. The paper interleaves sines and cosines.
+    The wavelengths extend from 2 pi to 10000 * 2 pi. As in Marian, all sines come before all
+    cosines. The paper interleaves sines and cosines.
     """
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
@@ -86,9 +91,9 @@ class RotaryTable(StackPositions):
 class T5Table(StackPositions):
     """Learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
-    Half of the 32 buckets are single distances. The others grow logarithmically up to a distance of
-    128. An encoder has 16 buckets for each direction. A decoder has 32 buckets for earlier
-    positions.
+    Half of the 32 buckets are single distances. The second half of the buckets grows
+    logarithmically up to a distance of 128. An encoder has 16 buckets for each direction. A decoder
+    has 32 buckets for earlier positions.
     """
 
     buckets = 32
@@ -134,8 +139,8 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """Return the heads' slopes, (heads,).
 
     If the number of heads is a power of two, the slopes are a geometric sequence from 2 ** (-8 /
-    heads) to 2 ** -8. For another number, the slopes for the next lower power of two come first.
-    Then comes every second slope for the next higher power of two.
+    heads) to 2 ** -8. Otherwise the slopes for the next lower power of two come first. Every second
+    slope for the next higher power of two follows, until each head has a slope.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)
@@ -144,13 +149,13 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
 
 
 class TransformerXLTable(StackPositions):
-    """Sinusoids of all distances from a key to a query (arXiv 1901.02860, 3.3)."""
+    """Sinusoids of all distances between keys and queries (arXiv 1901.02860, section 3.3)."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x and the sinusoids of all distances, (key length + query length, width).
 
-        The first row belongs to the earliest key. The distance of the final row does not occur, but
-        `shift` needs this row.
+        The first row is for the distance from the last query to the earliest key. No pair of query
+        and key has the distance of the last row, but the function `shift` needs this row.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
@@ -176,7 +181,10 @@ class GridIndex(GridEncoding):
 
 
 class SharedGridBias(GridIndex):
-    """Bias per head and relative position, shared by all layers, initially 0 (arXiv 2106.08254)."""
+    """Bias of BEiT that all layers share, initially 0 (arXiv 2106.08254).
+
+    Each head has a bias for each relative position.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -188,8 +196,9 @@ class SharedGridBias(GridIndex):
 
 
 class GridRotaryTable(GridEncoding):
-    """Rotary angles on a grid: half of each head's features rotate by row, half by column (EVA-02).
+    """Rotary angles on a grid, as in EVA-02.
 
+    Half of each head's features are rotated by the row, half by the column of the position.
     Rows and columns are stretched to the size of `reference_grid` (arXiv 2303.11331).
     """
 
@@ -224,17 +233,18 @@ def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
 def bias_rows(grid: Grid) -> int:
     """Return the number of rows of a bias table.
 
-    There is a row per relative position. With a prefix there are three more rows: for pairs with a
-    prefix query, with a prefix key, and with both.
+    The table has a row for each relative position. A grid with a prefix has three more rows. Two of
+    the three rows are for pairs of a prefix vector and a grid place, one row per direction. The
+    last row is for pairs of prefix vectors.
     """
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
 
 def relative_index(grid: Grid, device: torch.device) -> Tensor:
-    """Return the row of the bias table for each query and key, (length, length).
+    """Return the row number in the bias table for each pair of query and key, (length, length).
 
-    As in BEiT, rows are sorted by row difference (query minus key), then by column difference. The
-    three rows of a prefix come at the end.
+    As in BEiT, table rows are sorted by the row difference on the grid (query minus key), then by
+    the column difference. The three table rows for a prefix come last.
     """
     row, column = places(grid, device)
     down = row[:, None] - row + grid.rows - 1
@@ -250,7 +260,7 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """Layer's module of absolute encodings, and base class of the other layer's modules."""
+    """Layer's module for absolute encodings. All other modules of a layer are subclasses."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -260,7 +270,7 @@ class LayerPositions(nn.Module):
 
 
 class RotaryLogits(LayerPositions):
-    """Layer's module of rotary positions, which rotates queries and keys."""
+    """Layer's module for rotary positions, which rotates queries and keys."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         cosine, sine = shared.to(query.dtype)
@@ -268,14 +278,14 @@ class RotaryLogits(LayerPositions):
 
 
 class BiasedLogits(LayerPositions):
-    """Layer's module of a shared bias."""
+    """Layer's module for a bias that all layers share."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         return query, key, shared
 
 
 class GridBiasLogits(LayerPositions):
-    """Layer's module of BEiT's relative bias, with a table per layer, initially 0."""
+    """Layer's module for BEiT's relative bias. Each layer has a separate table, initially 0."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -287,11 +297,12 @@ class GridBiasLogits(LayerPositions):
 
 
 class TransformerXLLogits(LayerPositions):
-    """Layer's module of Transformer-XL's relative positions, as in ESPnet's encoders.
+    """Layer's module for Transformer-XL's relative positions, as in ESPnet's encoders.
 
     The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
     (arXiv 1901.02860, section 3.3). Each layer has its own matrix W. Each head has vectors u and v,
-    initially Xavier uniform as in ESPnet. The second term is a bias on the logits, without a copy.
+    with Xavier uniform initialisation as in ESPnet. The product (q + v) W r becomes a bias on the
+    attention logits, without a copy.
     """
 
     sublayer: Sublayer = "self_attention"
@@ -335,7 +346,10 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def sinusoids(index: Tensor, width: int) -> Tensor:
-    """Return sines and then cosines of positions, (..., width), in fp32. An odd width ends in 0."""
+    """Return sines and then cosines of positions, (..., width), in fp32.
+
+    If the width is odd, the last feature is 0.
+    """
     half = width // 2
     steps = torch.arange(half, device=index.device, dtype=torch.float32)
     frequency = 10000.0 ** (-steps / max(half, 1))
@@ -388,15 +402,16 @@ def resize_positions(
 ) -> dict[str, Tensor]:
     """Return a model's tensors for another grid.
 
-    Learned positions and relative biases are interpolated (bicubic). If the new model has a bias
-    per layer and the old one a shared bias, each layer gets the shared bias, as in BEiT's
-    fine-tuning.
+    Learned positions and relative biases are interpolated (bicubic). A new model with a bias per
+    layer can start from an old model with a shared bias. Each layer then gets the shared bias, as
+    in BEiT's fine-tuning.
 
     Args:
-        state: Tensors by name of a model with a single stack, whose input is the grid.
-        old: Configuration of that model.
-        new: Configuration with the new grid and the same number of prefix vectors. `max_length` may
-            differ too, and so may having a bias per layer.
+        state: Tensors by name of the old model. This model has a single stack, which reads the
+            grid.
+        old: Configuration of the old model.
+        new: Configuration of the new model. The number of prefix vectors must be as in `old`, but
+            the grid, `max_length` and `grid_positions` may differ.
 
     Raises:
         ValueError: If a configuration has no grid.
@@ -426,8 +441,8 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate vectors of places, (old.length, width), to another grid, (new.length, width).
 
     As in BEiT's code and in transformers, interpolation is bicubic without aligned corners and
-    without antialiasing. Prefix vectors are copied, so both grids must have equally many. The dtype
-    does not change.
+    without antialiasing. Prefix vectors are copied, so both grids must have the same number of
+    prefix vectors. The dtype stays the same.
     """
     places = bicubic(table[old.prefix :], (old.rows, old.columns), (new.rows, new.columns))
     return torch.cat((table[: old.prefix], places))
@@ -436,8 +451,8 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate a table of relative biases, (rows, heads), to another grid.
 
-    Rows are in the order of `relative_index`. Rows of a prefix are copied, so both grids must have
-    a prefix, or neither.
+    Rows are in the order of `relative_index`. The rows for a prefix are copied. Therefore either
+    both grids or no grid must have a prefix.
     """
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]

@@ -25,15 +25,16 @@ from magneto.theory.placement import Stack
 
 
 class ProbedStack(nn.Module, ABC):
-    """Base class of stacks. It does not depend on the types of the layers' inputs.
+    """Base class of stacks, for layers with any types of inputs.
 
     The probe (`magneto.lab.probe`) reads inputs and outputs of layers through the abstract methods.
 
     Attributes:
         config: Shape of the stack.
-        causal: Whether a position attends only to itself and earlier positions.
-        layers: Layers, the bottom one first.
-        final_norm: Norm after the top layer, or a dictionary of norms for several modalities.
+        causal: Flag for causal attention: no position attends to a later position.
+        layers: Layers from bottom to top.
+        final_norm: Norm after the top layer. Stacks for several modalities have a dictionary of
+            norms.
     """
 
     config: TransformerConfig
@@ -49,9 +50,9 @@ class ProbedStack(nn.Module, ABC):
     def outputs(
         self, numbers: Sequence[int], x: Any, inputs: Sequence[tuple[Any, ...]]
     ) -> list[Any]:
-        """Return the outputs of chosen layers. Layers above the highest chosen one do not run.
+        """Return the outputs of chosen layers. Layers above the highest chosen layer do not run.
 
-        `x` is the first layer's input. `inputs` has the further inputs of each layer.
+        `x` is the first layer's input. `inputs` has, for each layer, all inputs after `x`.
         """
         self.check_layers(numbers)
         found = {}
@@ -72,14 +73,14 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean with which the probe compares each position.
+        """Return a mean for each token vector. The probe subtracts the means from the tokens.
 
         Args:
-            tokens: Output of a layer, as returned by `tokens`.
-            inputs: Inputs of that layer.
+            tokens: Output of a layer, as returned by the method `tokens`.
+            inputs: Inputs of the same layer.
 
         Returns:
-            Means, of a shape that broadcasts against the tokens.
+            Means, in a shape that broadcasts against `tokens`.
         """
 
     @abstractmethod
@@ -89,13 +90,13 @@ class ProbedStack(nn.Module, ABC):
         """Choose samples for measurements of attention.
 
         Args:
-            count: Number of samples of each kind.
+            count: Number of samples to choose, for each kind of sample.
             inputs: Inputs of a layer.
 
         Returns:
-            The first value selects samples from the batch dimension of queries and keys. The second
-            value marks positions without padding in these samples, boolean (samples, length). None
-            means that padding is included.
+            The first value selects samples by an index into the batch dimension. The second value
+            marks positions without padding in the chosen samples, boolean (samples, length). A
+            second value of None includes padding.
         """
 
 
@@ -182,9 +183,9 @@ class Encoder(LayerStack):
 
         Args:
             x: Embeddings, (batch, length, width).
-            attention_mask: Boolean, True = may attend. The shape is (batch, length) for padding, or
-                (batch, length, length) for packed documents. Positions count from 0 in each
-                document. A query without allowed keys attends to nothing.
+            attention_mask: Mask in which True = may attend. The shape is (batch, length) for
+                padding, or (batch, length, length) for packed documents. Positions count from 0 in
+                each document. The output of attention is 0 for a query without allowed keys.
 
         Returns:
             Features, (batch, length, width).
@@ -225,8 +226,8 @@ class Encoder(LayerStack):
             attention_mask: As in `forward`.
 
         Returns:
-            Weights, (batch, heads, length, length). The third dimension is the queries, and the
-            fourth is the keys. Rows sum to 1, but rows without allowed keys are zero.
+            Weights, (batch, heads, length, length). The third dimension counts queries, and the
+            fourth dimension counts keys. Each row sums to 1, but rows without allowed keys are 0.
 
         Raises:
             ValueError: If the layer does not exist.
@@ -255,24 +256,24 @@ class Decoder(LayerStack):
         """Decode embeddings.
 
         Args:
-            x: Embeddings, (batch, length, width). With a cache, x has only the positions after the
-                cached ones.
-            attention_mask: Boolean, True = may attend. The shape is (batch, cached + length) for
-                padding, or (batch, length, cached + length) for packed documents. Positions count
-                from 0 in each document. Causal order is always applied.
-            memory: The encoder's features, (batch, source length, width).
-            memory_mask: Boolean, (batch, source length), True = may attend.
-            cache: A `KeyValueCache` without `memory`, an `EncoderDecoderCache` with `memory`, or a
-                cache of Hugging Face.
-            positions: Positions of x's tokens, (batch or 1, length) (default: from the mask).
-                Relative encodings ignore these positions.
+            x: Embeddings, (batch, length, width). With a cache, `x` starts after the positions in
+                the cache.
+            attention_mask: Mask in which True = may attend. The shape is (batch, cached + length)
+                for padding, or (batch, length, cached + length) for packed documents. Positions
+                count from 0 in each document. Attention is causal with any mask.
+            memory: Features of the encoder, (batch, source length, width).
+            memory_mask: Mask of the source, (batch, source length), in which True = may attend.
+            cache: Cache of keys and values. Without `memory`, this is a `KeyValueCache`. With
+                `memory`, this is an `EncoderDecoderCache`. Caches of Hugging Face work too.
+            positions: Positions of the tokens, (batch or 1, length). By default, the mask gives the
+                positions. Relative encodings ignore this argument.
 
         Returns:
             Features, (batch, length, width).
 
         Raises:
-            ValueError: If `memory` is missing for a decoder with cross-attention, or given to a
-                decoder without it.
+            ValueError: If a decoder with cross-attention lacks `memory`.
+            ValueError: If a decoder without cross-attention gets `memory`.
         """
         if (memory is not None) != self.crosses:
             raise ValueError(
@@ -309,8 +310,8 @@ class EncoderDecoder(nn.Module):
         Args:
             source: Embeddings of the source, (batch, source length, width).
             target: Embeddings of the target, (batch, target length, width).
-            source_mask: Boolean, (batch, source length), True = no padding.
-            target_mask: Boolean, (batch, target length), True = no padding.
+            source_mask: Mask of the source, (batch, source length), in which False = padding.
+            target_mask: Mask of the target, (batch, target length), in which False = padding.
 
         Returns:
             Features of the target, (batch, target length, width).

@@ -1,9 +1,9 @@
 """Checkpoints and other weights of a run, and the start or resumption of a run.
 
 A checkpoint is a directory of safetensors files, JSON and a manifest with sizes and checksums. The
-directory is complete or absent, and nothing is unpickled. A single process and "ddp" write whole
-tensors. In a sharded run, every rank writes and reads its own rows, so no process needs memory for
-the whole model.
+directory is complete or absent, and nothing is unpickled. Runs with a single process or "ddp" write
+whole tensors. In a sharded run, every rank writes and reads only the rank's rows, so no process
+needs memory for the whole model.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 def load_pieces(
     pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor | Tensor], where: object
 ) -> None:
-    """Copy stored tensors into the memory of pieces. Messages name the source `where`.
+    """Copy stored tensors into the memory of this rank's pieces.
+
+    `where` is the source's name for error messages.
 
     Raises:
         ValueError: If names or shapes differ.
@@ -246,11 +248,11 @@ class RunWeights:
     ) -> dict[str, float]:
         """Write the final weights, and an average of checkpoints if configured.
 
-        With `training.patience`, the best weights become the final ones and are copied into
+        With `training.patience`, the best weights become the final weights, and are copied into
         `pieces`.
 
         Returns:
-            Metrics of the final weights.
+            Metrics that the final weights reached in evaluation.
         """
         if self.config.patience and self.best:
             self.writer.wait()
@@ -274,8 +276,8 @@ class RunWeights:
     ) -> None:
         """Save the weights and the batch of a diverged run for inspection.
 
-        The weights are those after `step`. Losses are read only when they are logged, so `step` may
-        be some steps after the divergence.
+        The saved weights are the weights after `step`. Losses are read only when a log row is
+        written, so `step` may be some steps after the divergence.
         """
         kinds = {MODEL: pieces}
         if self.world.is_main_process:
@@ -323,10 +325,10 @@ class CheckpointWriter:
         state: dict[str, Any],
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write a directory. An existing one is replaced when the new content is complete.
+        """Write a directory. An existing directory is replaced when the new content is complete.
 
-        `state` is written as JSON. At the end, the main process calls `after`. An error of an
-        earlier write in the background is raised here.
+        `state` is written as JSON. At the end, the main process calls `after`. If an earlier write
+        in the background failed, this call raises the error.
         """
         self.wait()
         if not self.background:
@@ -436,16 +438,17 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
     All checks come before the first write, so a refused resumption leaves the run unchanged.
 
     Args:
-        state: The `magneto.training.loop.TrainingState` at step 0.
-        resume: Whether an existing run may be resumed.
-        save_recipe: Function to call before anything is written.
+        state: State of the training loop at step 0, a `magneto.training.loop.TrainingState`.
+        resume: Flag that allows the resumption of an existing run.
+        save_recipe: Function that is called before the first write.
 
     Returns:
         The result if the run is already finished, else None. A finished run stays unchanged.
 
     Raises:
-        ValueError: If `resume` is False and the directory has checkpoints. Also if the run has
-            another model or other data, or has weights but no undamaged checkpoint.
+        ValueError: If `resume` is False, but the directory has checkpoints.
+        ValueError: If the run has another model or other data.
+        ValueError: If the run has weights, but no undamaged checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
     if (held := call_on_main(world, list_checkpoints, run)) and not resume:
@@ -534,8 +537,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would lose.
 
-    The folder `best` alone does not count. A restart repeats the same steps and soon writes the
-    same weights.
+    If the run has no weights except the folder `best`, a restart may be safe. The restart repeats
+    the same steps, and soon writes the same weights again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -43,9 +43,9 @@ class TrainingConfig:
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
     epochs: PositiveFloat | None = None
-    """Epochs of training, in place of `steps` (default: null, `steps` applies)."""
+    """Epochs of training, which replace `steps` (default: null, `steps` applies)."""
     warmup_ratio: Dropout | None = None
-    """Warm-up as a share of all steps, in place of `warmup_steps` (default: null)."""
+    """Warm-up as a share of all steps, which replaces `warmup_steps` (default: null)."""
     warmup_start: NonNegativeFloat = 0.0
     """Learning rate of the first warm-up step."""
     final_learning_rate: NonNegativeFloat = 0.0
@@ -60,29 +60,30 @@ class TrainingConfig:
     eps: PositiveFloat = 1e-8
     """Epsilon of AdamW."""
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled weight decay of weight matrices. Other parameters do not decay."""
+    """Decoupled weight decay of weight matrices. Biases, norms, scales and embeddings do not
+    decay."""
     clip_norm: PositiveFloat | None = None
     """Largest gradient norm. Larger gradients are scaled to this norm (default: null, no
     clipping)."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """"fp32", or "bf16" by autocast."""
     compile: bool = False
-    """Compile the model with torch.compile. This takes minutes, and steps on a GPU become
-    faster."""
+    """Compile the model with torch.compile. Compilation takes minutes, but makes the steps on a
+    GPU faster."""
     ema_decay: Share | None = None
-    """Decay of an exponential moving average of the weights. Evaluation then uses the average
-    (default: null, no average)."""
+    """Decay of an exponential moving average of the weights (default: null, no average). If there
+    is an average, evaluation uses the average."""
     log_every: Free[PositiveInt] = 10
     """Steps between log rows."""
     evaluate_every: NonNegativeInt = 0
-    """Steps between evaluations. 0 evaluates at the end only."""
+    """Steps between evaluations. With 0, there is only one evaluation, at the end."""
     evaluate_limit: PositiveInt | None = None
-    """Largest number of batches in an evaluation (default: null, all)."""
+    """Largest number of batches in an evaluation (default: null, all batches)."""
     patience: PositiveInt | None = None
     """Early stopping: training ends after this number of evaluations without a better primary
-    metric. The best weights then become the final ones (default: null, off)."""
+    metric (default: null, off). With early stopping, the best weights become the final weights."""
     save_every: Free[NonNegativeInt] = 0
-    """Steps between checkpoints. 0 saves at the end only."""
+    """Steps between checkpoints. With 0, there is only one checkpoint, at the end."""
     keep_checkpoints: PositiveInt = 2
     """Number of undamaged checkpoints to keep."""
     async_save: Free[bool] = False
@@ -90,7 +91,8 @@ class TrainingConfig:
     average_checkpoints: NonNegativeInt = 0
     """Number of checkpoints whose weights are averaged at the end (default: 0, off)."""
     average_by: Literal["last", "best"] = "last"
-    """Checkpoints to average: the "last" ones or the "best" ones."""
+    """Checkpoints to average: "last" for the newest weights, or "best" for the weights with the
+    best primary metric."""
     device: Free[str] = "auto"
     """Device: auto, cpu, cuda, or any device that torch knows."""
     distributed: Literal["auto", "none", "ddp", "fsdp", "hybrid"] = "auto"
@@ -101,8 +103,8 @@ class TrainingConfig:
     of a node)."""
     divergence_patience: PositiveInt = 100
     """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss
-    counts as high above 1.5 times the first loss. It also counts as high after a rise by more
-    than half of the earlier decrease."""
+    counts as high above 1.5 times the first loss. A loss that has risen again by more than half
+    of the earlier decrease also counts as high."""
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
@@ -110,8 +112,8 @@ class TrainingConfig:
     threads: Free[Annotated[int, Interval(ge=1, le=4096)] | None] = None
     """CPU threads of torch per process (default: null, torch's default)."""
     num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0
-    """Worker processes per rank that decode and augment examples. 0 uses a thread. Batches do
-    not depend on this number."""
+    """Worker processes per rank that decode and augment examples. With 0, a thread decodes and
+    augments. The number of worker processes does not change the batches."""
 
     @rule
     def _patience_has_evaluations(self) -> Iterator[str]:
@@ -133,9 +135,10 @@ def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:
 def learning_rate(config: TrainingConfig, step: int) -> float:
     """Return the learning rate of `step`, counted from 0.
 
-    The rate rises linearly from `warmup_start` to the peak at step `warmup_steps`. The linear,
-    polynomial and cosine schedules then fall to `final_learning_rate` at step `steps`.
-    "inverse_sqrt" is the peak times sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
+    The rate rises linearly from `warmup_start` to the peak at step `warmup_steps`. After warm-up,
+    the schedules "linear", "polynomial" and "cosine" fall to `final_learning_rate` at step `steps`.
+    The schedule "inverse_sqrt" is the peak times sqrt(warmup_steps / step) (arXiv 1706.03762,
+    section 5.3).
 
     Raises:
         ValueError: If no peak learning rate is set.

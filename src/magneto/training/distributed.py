@@ -1,9 +1,10 @@
 """Processes of a training run: devices, communication, and distribution of the model.
 
-torchrun starts the processes and passes their addresses in environment variables. Processes
-communicate by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank. "fsdp"
-(FSDP2) shards every parameter. "hybrid" shards the model within a node and replicates it across
-nodes, so that nodes exchange only gradients.
+torchrun starts the processes and passes addresses in environment variables. Processes communicate
+by NCCL on GPUs and by gloo on CPUs. The strategy "ddp" replicates the model on each rank. The
+strategy "fsdp" (FSDP2) shards every parameter over all ranks. The strategy "hybrid" shards the
+model over the ranks of a node. Each node then has a copy of the model, so nodes exchange only
+gradients.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class World:
     """Rank, device and strategy of this process.
 
     Attributes:
-        rank: Number of this process, from 0.
-        world_size: Number of processes.
+        rank: Number of this process, counted from 0.
+        world_size: Number of all processes.
         device: Device of this process.
-        strategy: "none", "ddp", "fsdp" or "hybrid".
-        shard_size: Number of consecutive ranks that share one copy of the model. 1 means that each
-            rank has a whole copy.
+        strategy: Parallel strategy: "none", "ddp", "fsdp" or "hybrid".
+        shard_size: Number of consecutive ranks that share one copy of the model. With 1, each rank
+            has a whole copy.
     """
 
     rank: int
@@ -169,9 +170,9 @@ def training_process(config: TrainingConfig) -> Iterator[World]:
 def rendezvous_options() -> dict[str, Any]:
     """Return arguments of `init_process_group` for the rendezvous.
 
-    When torchrun restarts the workers, torchrun's store still has the old addresses. On one
-    machine, each restart therefore gets another prefix. Several machines count restarts separately,
-    so they get no prefix.
+    After torchrun has restarted the workers, torchrun's store still has the old addresses. In a run
+    on one machine, each restart therefore uses another prefix for keys in the store. In a run on
+    several machines, each machine counts restarts separately, so keys get no prefix.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -211,7 +212,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return the numbers of this rank's micro-batches, and how many all ranks have together."""
+    """Return the numbers of this rank's micro-batches, and the number of all ranks' micro-batches.
+
+    The second value counts the micro-batches of one step.
+    """
     accumulated = config.gradient_accumulation_steps
     count = world.world_size * accumulated
     if config.batch_size < count:
@@ -231,14 +235,17 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the joined rows of all ranks' tensors on every rank. This is slow."""
+    """Return the joined rows of all ranks' tensors on every rank.
+
+    The function is slow, since the rows are copied through CPU memory.
+    """
     if world.world_size == 1:
         return tensor
     return torch.cat(gather_lists([tensor.cpu()], world)).to(tensor.device)
 
 
 def any_rank(flag: bool, world: World) -> bool:
-    """Return whether the flag is set on any rank. This waits for all ranks."""
+    """Return whether the flag is set on any rank. The function waits for all ranks."""
     if world.world_size == 1:
         return flag
     return bool(all_reduce_sum(torch.tensor(float(flag), device=world.device), world) > 0)
@@ -287,7 +294,7 @@ def main_process_first(world: World) -> Iterator[None]:
 def shard_model(model: nn.Module, world: World) -> nn.Module:
     """Shard every layer and the rest of the model, in place.
 
-    The model may be on the meta device. No rank then ever has the whole model in memory.
+    If the model is on the meta device, no rank ever has the whole model in memory.
     """
     if world.is_sharded:
         from torch.distributed.device_mesh import init_device_mesh
@@ -357,11 +364,12 @@ class Piece:
     """Rows of a tensor that this rank has in memory.
 
     Attributes:
-        tensor: The rows, detached. The rows share memory with the model.
+        tensor: Rows without gradients, which share memory with the model.
         start: Number of the first row.
         shape: Shape of the whole tensor.
-        sharded: Whether other ranks have other rows. If not, each rank has all rows.
-        replica: Number of the copy of the model that the shard belongs to.
+        sharded: Flag for a tensor whose rows are divided over ranks. Without the flag, each rank
+            has all rows.
+        replica: Number of the model's copy. Under "hybrid", each node has one copy of the model.
     """
 
     tensor: Tensor
@@ -389,9 +397,10 @@ def piece_of(tensor: Tensor) -> Piece:
 
 
 class Interrupt:
-    """Signal handler. The first signal sets `requested`, and a second Ctrl-C interrupts.
+    """Handler that ends a run with a checkpoint after Ctrl-C or SIGTERM.
 
-    A second SIGTERM changes nothing, since a scheduler and a launcher may each send one.
+    The first signal sets the attribute `requested`. A second Ctrl-C raises KeyboardInterrupt. A
+    second SIGTERM changes nothing, since a scheduler and a launcher may both send SIGTERM.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -433,7 +442,8 @@ def keep_freed_memory(
 ) -> Iterator[bool]:
     """Keep freed memory for reuse inside the block. Yield whether malloc was configured.
 
-    This needs a CPU, glibc, and an environment that does not set malloc's thresholds.
+    malloc is configured only on a CPU with glibc, if the environment does not set malloc's
+    thresholds.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

@@ -25,8 +25,8 @@ class Evaluation(NamedTuple):
     """Result of an evaluation.
 
     Attributes:
-        metrics: Values by name.
-        predictions: Predictions of `Task.score`, in the order of the batches.
+        metrics: Values of the metrics by name.
+        predictions: Predictions from `Task.score`, in the order of the batches.
     """
 
     metrics: dict[str, float]
@@ -43,15 +43,15 @@ def evaluate(
 ) -> Evaluation:
     """Return metrics and predictions of a model on validation data.
 
-    Every rank must call this function. Every rank gets the same result.
+    Every rank must call this function, and every rank gets the same metrics and predictions.
 
     Args:
-        task: A prepared task.
-        model: The model, distributed or not. Each module returns to its mode (training or
-            evaluation) afterwards.
-        world: The ranks. Batch i is scored by rank i % world size.
-        precision: "bf16" for autocast, or "fp32".
-        limit: Number of batches to score, from the first on, or None for all.
+        task: Task after the call of `prepare`.
+        model: Model, distributed or not. After evaluation, each module has the same mode (training
+            or evaluation) as before.
+        world: World of the ranks. Rank i % world size scores batch i.
+        precision: Precision: "bf16" for autocast, or "fp32".
+        limit: Number of batches to score, from the first batch on, or None for all batches.
         progress: Progress display.
 
     Raises:
@@ -125,7 +125,7 @@ class DivergenceDetector:
     """Detector of divergence from the loss of each step.
 
     Attributes:
-        patience: Consecutive steps of high loss after which a run has diverged.
+        patience: Number of consecutive steps of high loss after which a run counts as diverged.
     """
 
     patience: int

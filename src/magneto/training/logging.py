@@ -38,7 +38,7 @@ RESULT_FILE = "result.json"
 class MetricsLogger:
     """Log of metrics: rows of metrics.jsonl, and grouped names in trackers.
 
-    On resumption, rows after the checkpoint's step are removed. The run repeats these steps.
+    On resumption, rows after the checkpoint's step are removed, since the run repeats these steps.
     """
 
     def __init__(self, run: Path, from_step: int, trackers: Sequence[Tracker] = ()) -> None:
@@ -68,7 +68,7 @@ class MetricsLogger:
     def check(self) -> None:
         """Raise FileNotFoundError if the log was removed.
 
-        Writing to a removed file would not fail.
+        The operating system reports no error when a process writes to a removed file.
         """
         held = os.fstat(self.file.fileno())
         if not self.path.exists() or not os.path.samestat(self.path.stat(), held):
@@ -109,7 +109,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the JSON objects with a "step" in a file, one per line.
 
-    Other lines are skipped, such as an incomplete line of a killed process.
+    Lines without such an object are skipped, for example the incomplete line of a killed process.
     """
     rows = []
     for line in path.read_bytes().split(b"\n"):
@@ -248,7 +248,10 @@ def environment() -> dict[str, Any]:
 
 
 def write_environment(run: Path) -> None:
-    """Append this process's environment to environment.json. A damaged file is renamed first."""
+    """Append this process's environment to environment.json.
+
+    If environment.json is damaged, a new file is started, and the damaged file is renamed.
+    """
     path, earlier = run / "environment.json", []
     if path.exists():
         try:
@@ -331,11 +334,11 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 
 
 class Throughput:
-    """Meter of units per second and of model-FLOPs utilisation. Pauses are not counted.
+    """Meter of units per second and of model-FLOPs utilisation, without the time of pauses.
 
     Args:
-        flops_per_unit: Floating-point operations of a unit.
-        peak: FLOP/s of the device, or None if unknown.
+        flops_per_unit: Number of floating-point operations for a unit.
+        peak: Peak FLOP/s of the device, or None if unknown.
     """
 
     def __init__(self, flops_per_unit: float, peak: float | None) -> None:
@@ -369,13 +372,13 @@ class TrainingResult:
     """Result of a run, as written to result.json.
 
     Attributes:
-        status: "finished", "diverged" or "interrupted".
+        status: Status of the run: "finished", "diverged" or "interrupted".
         step: Number of completed steps.
         metrics: Metrics of the latest evaluation.
-        best: Step and value of the best evaluation by the primary metric.
+        best: Step and value of the evaluation with the best primary metric.
         diverged_at: Step of the divergence, counted from 1, or None.
         reason: Reason for a stop before the final step.
-        seconds: Wall time of this process.
+        seconds: Wall time of this process in seconds.
     """
 
     status: str

@@ -109,7 +109,10 @@ class TrainingState:
             self.metrics_logger.add(row)
 
     def mark_diverged(self, reason: str, step: int) -> None:
-        """Stop the run as diverged at a step, counted from 1. The first divergence counts."""
+        """Stop the run as diverged at a step, counted from 1.
+
+        If the run has diverged already, the earlier step and reason stay.
+        """
         if self.stop is None or self.stop.status == "interrupted":
             self.stop = Stop("diverged", reason, step)
 
@@ -122,11 +125,11 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Hook:
-    """Function to call after every `every` steps and after the final step.
+    """Function that the training loop calls regularly and after the final step.
 
     Attributes:
-        every: Steps between calls. 0 calls the function after the final step only.
-        function: Function of the run's state. It may set `state.stop` to end the run.
+        every: Number of steps between calls. With 0, the only call is after the final step.
+        function: Function of the run's state. The function may set `state.stop` to end the run.
     """
 
     every: int
@@ -151,26 +154,26 @@ def train(
     """Train a task's model in the directory `run`, which is created if missing.
 
     Args:
-        task: Data, model and loss.
-        config: Settings of the loop.
+        task: Task with data, model and loss.
+        config: Settings of the training loop.
         run: Directory of checkpoints and logs.
         seed: Seed of weights, data order and dropout.
-        resume: Whether to resume from the newest undamaged checkpoint in `run`.
-        hooks: Hooks to call after logging and before evaluation.
-        report: Progress display; by default on stderr.
-        recipe: Plain values by section, saved in checkpoints. A run can't be resumed with another
-            task, model, data or seed.
-        save_recipe: Function to call on the main process after all checks, before anything is
-            written.
+        resume: Flag for a start from the newest undamaged checkpoint in `run`.
+        hooks: Hooks that are called after logging and before evaluation.
+        report: Progress display. The default display writes to stderr.
+        recipe: Recipe as plain values by section, saved in checkpoints. A run can't be resumed with
+            another task, model, data or seed.
+        save_recipe: Function that the main process calls after all checks, before the first write.
 
     Returns:
         The result, which is also written to result.json. If the run is already finished, the stored
         result is returned.
 
     Raises:
-        ValueError: If the learning rate is missing, or the device or ranks are not available. Also
-            if a batch has fewer examples than micro-batches. Also if `run` has checkpoints and
-            `resume` is False, or has another recipe.
+        ValueError: If the learning rate is missing.
+        ValueError: If the device or the ranks are not available.
+        ValueError: If a batch has fewer examples than micro-batches.
+        ValueError: If `run` has checkpoints, but `resume` is False or the recipe differs.
         FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()
@@ -282,9 +285,9 @@ def accumulate(
     The function does not wait for the device.
 
     Returns:
-        (values, names, units). The values are on the device: loss, count and the task's logs,
-        summed over all ranks. The names belong to the values. The units count this rank's units,
-        such as tokens (`Task.unit`).
+        Three parts: values, names and units. The values are sums over all ranks, on the device:
+        loss, count and the task's logs. The second part has a name for each value. The third part
+        is the number of this rank's units, such as tokens (`Task.unit`).
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):
@@ -327,7 +330,7 @@ def log(state: TrainingState) -> None:
 def evaluate(state: TrainingState) -> None:
     """Evaluate the averaged weights, or the model's weights if there is no average.
 
-    The best weights are saved. Weights with a non-finite validation loss are never the best.
+    The best weights are saved, but never weights with a non-finite validation loss.
     """
     started, task, step = time.perf_counter(), state.task, state.step
     metrics = state.metrics = run_evaluation(state)

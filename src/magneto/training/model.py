@@ -4,10 +4,11 @@ The initial weights are bit-identical for any number of processes. The model is 
 device, sharded, and initialised module by module. No process then needs memory for the whole model.
 A module's random numbers depend on the seed and the module's name alone.
 
-For this, `reset_parameters` of each module must fill the module's tensors, and nothing may change
-the tensors afterwards. Modules of torch and Magneto satisfy this. Three things violate this: a
-module that sets a value in a child, a module with parameters but no `reset_parameters`, and a model
-that loads weights. Every process then builds the whole model and keeps some rows.
+Module-by-module initialisation has a condition: `reset_parameters` of each module fills the
+module's tensors, and nothing changes the tensors afterwards. Modules of torch and Magneto satisfy
+the condition. A module violates the condition if the module sets a value in a child, loads weights,
+or has parameters without `reset_parameters`. In a model that violates the condition, every process
+builds the whole model and keeps some rows.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ FILLS = {
 class FillRecorder(TorchDispatchMode):
     """Mode that records writes to tensors, and skips fills of meta tensors.
 
-    Fills of meta tensors have no effect but take time.
+    On the meta device, operations such as `fill_` take time without any effect.
     """
 
     def __init__(self) -> None:
@@ -89,10 +90,10 @@ def initial_model(
     """Build a task's model with the initial weights, distributed over the ranks.
 
     Args:
-        task: A prepared task.
+        task: Task after the call of `prepare`.
         seed: Seed of the weights.
-        world: The ranks. Every rank must call this function.
-        say: Function that prints why each rank must build the whole model.
+        world: World of the ranks. Every rank must call this function.
+        say: Function that prints a message, for a model that each rank must build as a whole.
     """
     model, reason = build_on_meta(task.build_model)
     if model is not None:
@@ -223,7 +224,7 @@ def module_seed(seed: int, name: str) -> int:
 def ctc_loss(
     log_probabilities: Tensor, targets: Tensor, lengths: list[int], labels: list[int], *_: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return tensors with the shapes of the outputs of `aten::_ctc_loss`: losses and lattice."""
+    """Return two empty tensors with the output shapes of `aten::_ctc_loss`."""
     frames, rows = log_probabilities.shape[:2]
     new = log_probabilities.new_empty
     return new(rows), new(rows, frames, 2 * max(labels) + 1)
@@ -269,13 +270,14 @@ class CountedOperations(TorchDispatchMode):
 def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
     """Count the floating-point operations of one forward and backward pass.
 
-    Fake tensors have shapes without values, so nothing is computed or allocated. Recomputed
-    activations are counted too.
+    Fake tensors have shapes without values, so nothing is computed or allocated. With activation
+    checkpointing, the recomputed operations are counted too.
 
     Args:
-        task: A prepared task. A frozen model (`Task.companion`) must be on the CPU.
-        batch: A batch on the CPU.
-        precision: "bf16" or "fp32", as in training.
+        task: Task after the call of `prepare`. A frozen model (`Task.companion`) must be on the
+            CPU.
+        batch: Batch on the CPU.
+        precision: Precision of training: "bf16" or "fp32".
 
     Returns:
         Number of operations, and number of the task's units in the batch. If the model or the loss
@@ -306,10 +308,10 @@ class StateBytes:
     """Bytes that training a whole model needs, without activations and batch.
 
     Attributes:
-        weights: Bytes of trained parameters.
-        gradients: Bytes of gradients.
-        optimizer: Bytes of AdamW's two moments, or 0 for SGD.
-        average: Bytes of averaged weights (`training.ema_decay`).
+        weights: Bytes of the trained parameters.
+        gradients: Bytes of the gradients.
+        optimizer: Bytes of AdamW's two moments. SGD has 0 bytes.
+        average: Bytes of the averaged weights (`training.ema_decay`).
     """
 
     weights: int
@@ -340,12 +342,12 @@ def tensor_bytes(*tensors: Tensor) -> int:
 def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
     """Check that training can fit in memory, from shapes of the model and of a few examples.
 
-    The check adds up weights, gradients, optimizer state and the examples of a batch, but no
-    activations. The sum is a lower bound of the memory. A model whose construction reads values of
-    tensors is not checked.
+    The check is for weights, gradients and optimizer state, and for the examples of a batch.
+    Activations are not included, so training needs more memory than the check computes. A model
+    whose construction reads values of tensors is not checked.
 
     Raises:
-        ValueError: If the bound exceeds the memory. The message says what to lower.
+        ValueError: If the memory is too small. The message says which setting to lower.
     """
     try:
         with torch.device("meta"), FillRecorder():

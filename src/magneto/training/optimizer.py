@@ -30,13 +30,12 @@ def build_optimizer(
     """Build AdamW, fused where possible, or SGD over the trained parameters.
 
     Matrices of linear and convolutional layers have weight decay. Norms, biases, scales and
-    embedding tables have none. Pass `model` without DDP's wrapper, which would change the parameter
-    names.
+    embedding tables have no weight decay. Pass `model` without DDP's wrapper, which would change
+    the parameter names.
 
     Raises:
-        ValueError: If one of the `multipliers` of the learning rate names no parameter. Also if
-            `parametrization` is "mup" and the optimizer is not AdamW, since mup's factors hold for
-            Adam.
+        ValueError: If one of the `multipliers` of the learning rate names no parameter.
+        ValueError: If the parametrisation is "mup", but the optimizer is not AdamW.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
@@ -102,10 +101,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def gradient_scale(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient norm before clipping, and a factor. Both stay on the device.
+    """Return the gradient norm before clipping, and a factor for the gradients.
 
-    The factor turns gradients of the summed loss, averaged over ranks, into clipped gradients of
-    the mean loss. `count` is the number of predictions on all ranks.
+    Before multiplication, gradients belong to the summed loss, averaged over ranks. The factor
+    turns these gradients into clipped gradients of the mean loss. `count` is the number of
+    predictions on all ranks. Norm and factor stay on the device.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()

@@ -41,11 +41,11 @@ class Loss:
     """Loss as a sum and a count, so that losses of micro-batches add up to the loss of the batch.
 
     Attributes:
-        total: Sum over all predictions, a scalar with a gradient.
+        total: Sum of the loss over all predictions, a scalar with a gradient.
         count: Number of predictions, a scalar tensor on the same device.
-        logs: Further sums to log. Each is divided by `count`.
-        units: Number of the task's `unit` in the batch, for throughput. The default is the number
-            of rows of the batch's first tensor.
+        logs: Sums of further quantities by name. The log shows each sum divided by `count`.
+        units: Number of units in the batch, such as tokens, for throughput. By default, the units
+            are the rows of the batch's first tensor.
     """
 
     total: Tensor
@@ -73,11 +73,11 @@ class Scores:
     """Scores of one validation batch.
 
     Attributes:
-        sums: Tensors on the model's device, with the same names for every batch. They are added
-            over batches and ranks in float64.
-        predictions: Values for metrics over the whole set, such as texts for BLEU, or None. The
-            values are nested dicts, lists and tuples of tensors and plain values. Tensors stay on
-            their device.
+        sums: Sums by name, as tensors on the model's device. Every batch must have the same names.
+            The sums are added over batches and ranks in float64.
+        predictions: Predictions for metrics over the whole set, such as texts for BLEU, or None.
+            Predictions are nested dicts, lists and tuples of tensors and plain values. Tensors stay
+            on the device.
     """
 
     sums: Mapping[str, Tensor]
@@ -89,10 +89,11 @@ class Figure:
     """Figure about a model, for the report.
 
     Attributes:
-        name: File name without ending: letters, digits and dashes.
+        name: Name of the file without ending. Letters, digits and dashes are allowed.
         title: Title in a few words.
-        caption: One or two sentences that say how to read the figure and quote the main numbers.
-        image: SVG text, or the bytes of a PNG.
+        caption: Caption of one or two sentences, which explains the figure and quotes the main
+            numbers.
+        image: Image as SVG text, or as the bytes of a PNG.
     """
 
     name: str
@@ -105,17 +106,20 @@ class Task(ABC):
     """Training objective on one kind of data.
 
     Attributes:
-        primary_metric: Metric that selects checkpoints, a key of the result of `summarise`.
-        higher_is_better: Whether a higher value of the primary metric is better.
-        unit: Unit of throughput, in the plural.
-        whole_model: Reason why each rank needs a whole model, or "" if ranks may hold shards. Error
-            messages quote the reason.
-        ModelConfig: Dataclass of the recipe's `model` section, for a task named by import path.
-        DataConfig: Dataclass of the recipe's `data` section, for a task named by import path.
-        model_config: Values of the `model` section.
-        data_config: Values of the `data` section.
+        primary_metric: Metric that selects checkpoints. The method `summarise` returns a value with
+            this name.
+        higher_is_better: Flag for a primary metric whose higher values are better.
+        unit: Unit of throughput in the plural, such as "tokens".
+        whole_model: Reason why each rank needs a whole model, for error messages. The reason is ""
+            if ranks may hold shards.
+        ModelConfig: Dataclass of the recipe's section `model`. Only tasks named by import path need
+            this class.
+        DataConfig: Dataclass of the recipe's section `data`. Only tasks named by import path need
+            this class.
+        model_config: Values of the section `model`.
+        data_config: Values of the section `data`.
         seed: Seed of weights, data order, dropout and splits.
-        problems: Examples with problems. A file of the run lists their names.
+        problems: Examples that had problems. A file of the run lists the names of the examples.
     """
 
     primary_metric: str = "loss"
@@ -135,7 +139,7 @@ class Task(ABC):
     def prepare(self, progress: Progress = SILENT) -> None:
         """Tokenise, cache or download data.
 
-        Each rank calls this method once. Rank 0 calls this method before the other ranks.
+        Each rank calls this method once. Rank 0 calls this method first.
         """
         return None
 
@@ -143,8 +147,8 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
 
-        The method must also work on the meta device. Weights are then initialised module by module
-        (`magneto.training.model`), and operations can be counted without memory for the weights.
+        The method is also called on the meta device, for two reasons. Weights can be initialised
+        module by module (`magneto.training.model`), and operations can be counted without memory.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
@@ -154,16 +158,17 @@ class Task(ABC):
     def companion(self) -> nn.Module | None:
         """Return the frozen model that `loss` and `score` use, or None.
 
-        For an image model that predicts codes, this is the tokenizer. The frozen model is moved to
-        the model's device. No optimizer and no checkpoint includes it. `save_assets` must add the
-        weights of the frozen model to the digest, so that a run is not resumed with other weights.
+        For example, the frozen model is the image tokenizer of a model that predicts image codes.
+        The frozen model is moved to the device of the trained model, is not trained, and is not in
+        checkpoints. `save_assets` must add the weights of the frozen model to the digest, so that a
+        run is not resumed with other weights.
         """
         return None
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return multiples of the learning rate by parameter name. Other parameters have 1.
+        """Return factors of the learning rate by parameter name. Missing names have the factor 1.
 
-        They serve for layer-wise decay, a higher rate of the head, or 0 for frozen weights.
+        Uses are layer-wise decay, a higher rate of the head, or frozen weights (factor 0).
         """
         return {}
 
@@ -178,17 +183,17 @@ class Task(ABC):
         The training loop calls this method once, before the first step.
 
         Args:
-            model: The initialised model on its device, without gradients.
-            batches: Endless training batches from the first step on, made on demand. Each batch is
-                the list of this rank's micro-batches, on the device.
-            gather: Function that returns the joined rows of all ranks' tensors on every rank.
+            model: Model with initial weights on the device. Gradients are disabled.
+            batches: Iterator over the training batches from the first step on, without end. Each
+                batch is the list of this rank's micro-batches, on the device.
+            gather: Function that joins the rows of a tensor from all ranks, on every rank.
         """
         return None
 
     def dummy_batch(self, examples: int) -> Any:
         """Return a training batch of the largest shape that the configuration allows, on the CPU.
 
-        `magneto plan` uses only the shapes of the batch. The method can thus do without data.
+        `magneto plan` uses only the shapes of the batch, so the method needs no data.
         """
         self.prepare()
         return self.train_stream(examples, self.seed).batch(0)[0]
@@ -196,12 +201,12 @@ class Task(ABC):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update values without gradients, such as moving averages, after every optimizer step.
 
-        Micro-batches store sums in the model, and this method adds the sums over ranks. The result
-        must not depend on how a batch is divided.
+        During a step, the forward passes of micro-batches store sums in the model. This method adds
+        the sums over ranks. The result must not depend on how a batch is divided.
 
         Args:
-            model: The model on its device, without gradients.
-            add_up: Function that returns the sum of all ranks' tensors on every rank.
+            model: Model on the device. Gradients are disabled.
+            add_up: Function that adds a tensor over all ranks, and returns the sum on every rank.
         """
         return None
 
@@ -217,8 +222,8 @@ class Task(ABC):
     def validation_batches(self) -> Sequence[Any]:
         """Return the validation split as batches, each made on the CPU when accessed.
 
-        Batches must not depend on the number of ranks or on `training.evaluate_limit`. The limit
-        selects the first batches, so the order should be random. See
+        Batches must not depend on the number of ranks or on `training.evaluate_limit`. The order of
+        examples should be random, since `training.evaluate_limit` selects the first batches. See
         `magneto.data.stream.LazyBatches`.
         """
 
@@ -236,9 +241,9 @@ class Task(ABC):
         """Return metrics over all batches. By default, each sum is divided by "count".
 
         Args:
-            sums: Sums over batches and ranks, as numbers or nested lists.
-            predictions: Predictions on the CPU, in the order of batches. Batches without
-                predictions are left out.
+            sums: Sums over all batches and ranks, as numbers or nested lists.
+            predictions: Predictions on the CPU, one element per batch, in the order of batches. A
+                batch without predictions adds no element.
         """
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 
@@ -249,7 +254,7 @@ class Task(ABC):
         metrics are as in `summarise`.
 
         Args:
-            limit: Number of batches to evaluate, from the first on, or None for all.
+            limit: Number of batches to evaluate, from the first batch on, or None for all batches.
         """
         return {}
 
@@ -257,24 +262,24 @@ class Task(ABC):
         """Return the model's prediction for each input, as plain values or tensors to print.
 
         Args:
-            model: The model with a run's weights, in evaluation mode. `prepare` is not called
-                before.
-            inputs: Inputs. A task named by import path gets rows of tables, as mappings from column
-                names to values. Values of a .csv file are strings.
+            model: Model with a run's weights, in evaluation mode. `prepare` has not been called.
+            inputs: Inputs of the model. A task named by import path gets rows of tables, as
+                mappings from column names to values. Values of a .csv file are strings.
         """
         raise NotImplementedError
 
     def save_assets(self, directory: Path) -> Mapping[str, Any]:
         """Write what a model needs besides weights, and a digest of the data.
 
-        A run is resumed only if these files are unchanged.
+        A run is resumed only if the written files are unchanged.
 
         Args:
-            directory: An empty folder, which becomes the run's `assets`.
+            directory: Folder without files, which becomes the folder `assets` of the run.
 
         Returns:
-            Values of the recipe's fields that the data determined, by dotted name. With them the
-            model can be built without data. A value that is a path must be inside `directory`.
+            Values of the recipe's fields that the data determined, by dotted name. With these
+            values, the model can be built without data. A path among the values must be inside
+            `directory`.
         """
         return {}
 
@@ -298,7 +303,7 @@ def count_units(loss: Loss, piece: Any) -> int:
 def figures_of(task: Task, model: nn.Module) -> Sequence[Figure]:
     """Return figures about a model on validation data, in evaluation mode.
 
-    They come from the function `figures(task, model)` of the task's module, if there is one.
+    If the task's module has a function `figures(task, model)`, that function returns the figures.
     """
     draw = getattr(import_module(type(task).__module__), "figures", None)
     return () if draw is None else draw(task, model)
@@ -315,8 +320,8 @@ def strategy_error(task: Task, strategy: str) -> str:
     """Return why ranks can't train a task with a strategy, or ""."""
     if strategy in WHOLE_MODEL_STRATEGIES or not task.whole_model:
         return ""
-    return (f"training.distributed {strategy}: {task.whole_model}. This needs a whole model on "
-            "each rank: use ddp")  # fmt: skip
+    return (f"training.distributed {strategy}: {task.whole_model}. Each rank then needs a whole "
+            "model: use ddp")  # fmt: skip
 
 
 @contextmanager
@@ -342,7 +347,7 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
             if read_files(place) not in ({}, read_files(path)):
                 raise ValueError(
                     f"{place} does not match this recipe and its data. The recipe or the data "
-                    "changed after the run began. Restore them, or start another run (--out)."
+                    "changed after the run began. Restore both, or start another run (--out)."
                 )
         yield made
 
@@ -389,6 +394,6 @@ def resolved_fields(run: Path) -> dict[str, Any]:
         held = read_object(folder / RESOLVED_FILE, "values", "files")
     for path in (folder / name for name in (RESOLVED_FILE, *held["files"].values())):
         if not path.exists():
-            raise FileNotFoundError(f"{path} is missing, and the run's weights need it. Restore it "
-                                    "from a copy of the run.")  # fmt: skip
+            raise FileNotFoundError(f"{path} is missing, and the run's weights need it. Restore "
+                                    f"{path.name} from a copy of the run.")  # fmt: skip
     return held["values"] | {key: str(folder / name) for key, name in held["files"].items()}
