@@ -70,9 +70,9 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
     """Return, for each split of a source, a function that yields the split's documents.
 
     Names of files and folders give the splits, if one name contains "train" and another name
-    contains a second split. Otherwise the field "split" of the records gives the splits. At least
-    one record must then have "train" in the field "split". Without any splits, all documents belong
-    to the split "train".
+    contains a second split. Otherwise the field "split" of the records gives the splits, if at
+    least one record has "train" in this field. Without any splits, all documents belong to the
+    split "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.

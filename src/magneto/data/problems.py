@@ -189,9 +189,8 @@ def reason(error: Exception) -> str:
 class DataProblems:
     """List of examples with problems.
 
-    All processes of a run append to one file, with one line per problem. A problem that the file
-    has already is not written again. Before `write_to` is called, problems are kept in memory and
-    not printed.
+    All processes of a run append to one file, with one line per problem. Each problem is written
+    only once. Before `write_to` is called, problems are kept in memory and not printed.
     """
 
     def __init__(self) -> None:

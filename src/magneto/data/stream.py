@@ -4,8 +4,8 @@ A plan is a function from a step to the examples of a global batch. A plan depen
 the step alone, so a checkpoint saves no state of the data. The examples of a step are the same for
 any number of ranks, micro-batches and worker processes.
 
-Each use of a numbered example has a different number, the draw. Augmentation depends on the seed,
-the example's number and the draw.
+Each use of a numbered example gets another number, called the draw. Augmentation depends on the
+seed, the example's number and the draw.
 
 A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
 """

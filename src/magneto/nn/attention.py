@@ -215,8 +215,8 @@ class Mask:
         allowed: Mask of allowed pairs, boolean (batch or 1, 1, query length, key length). The value
             None allows all pairs. For a query without allowed keys, all keys are True, so that the
             softmax is finite.
-        seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). The
-            output of all other queries becomes 0. None means that every query has an allowed key.
+        seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). Queries
+            without allowed keys get the output 0. None means that every query has an allowed key.
         causal: Flag for causal attention: no position attends to a later position. If the flag is
             set, `allowed` is None.
     """

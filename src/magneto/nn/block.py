@@ -8,9 +8,9 @@ The paper (arXiv 2210.06423) defines Sub-LN in section 3.1, with activation φ:
     FC2(x)  = W^2 LN(x)                           (4)
     FFN(x)  = x + FC2(φ(FC1(x)))                  (5, printed without "x +")
 
-A residual connection has four slots for a norm. Sub-LN puts norms into the slots `before`,
-equations (1) and (3), and `inside`, equations (2) and (4). The table in `magneto.theory.placement`
-has a row for each norm placement. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2.
+A residual connection has four slots for a norm. With Sub-LN, the slot `before` holds the LN of (1)
+and (3). The slot `inside` holds the LN of (2) and (4). The table in `magneto.theory.placement` has
+a row for each norm placement. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2.
 `magneto.nn.attention` implements equations (1) and (2) without the residual sum.
 """
 

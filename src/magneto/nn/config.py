@@ -48,8 +48,8 @@ class Grid:
     """Layout of a two-dimensional sequence. Prefix vectors come first, then the grid row by row.
 
     Attributes:
-        rows: Height of the grid. An image's height is counted in patches.
-        columns: Width of the grid.
+        rows: Height of the grid, in patches for an image.
+        columns: Width of the grid, in patches for an image.
         prefix: Number of vectors before the grid. A class token is one such vector.
     """
 

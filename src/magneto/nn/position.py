@@ -1,7 +1,7 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Images have a grid of patches and two more encodings: BEiT's relative bias, and rotary positions in
-two dimensions. These two grid encodings act in attention. A model can also add positions to the
+two dimensions. The two grid encodings act in attention. A model can also add positions to the
 embeddings. Prefix vectors, such as a class token, have no place on the grid.
 
 Each position encoding has two modules. The first module, one per stack, runs at the start of the

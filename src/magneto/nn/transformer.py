@@ -95,8 +95,8 @@ class ProbedStack(nn.Module, ABC):
 
         Returns:
             The first value selects samples by an index into the batch dimension. The second value
-            marks positions without padding in the chosen samples, boolean (samples, length). A
-            second value of None includes padding.
+            marks positions without padding in the chosen samples, boolean (samples, length). If the
+            second value is None, padding is included.
         """
 
 
@@ -263,8 +263,8 @@ class Decoder(LayerStack):
                 count from 0 in each document. Attention is causal with any mask.
             memory: Features of the encoder, (batch, source length, width).
             memory_mask: Mask of the source, (batch, source length), in which True = may attend.
-            cache: Cache of keys and values. Without `memory`, this is a `KeyValueCache`. With
-                `memory`, this is an `EncoderDecoderCache`. Caches of Hugging Face work too.
+            cache: Cache of keys and values: a `KeyValueCache`, or with `memory` an
+                `EncoderDecoderCache`. Caches of Hugging Face work too.
             positions: Positions of the tokens, (batch or 1, length). By default, the mask gives the
                 positions. Relative encodings ignore this argument.
 

@@ -1,10 +1,10 @@
 """Processes of a training run: devices, communication, and distribution of the model.
 
-torchrun starts the processes and passes addresses in environment variables. Processes communicate
-by NCCL on GPUs and by gloo on CPUs. The strategy "ddp" replicates the model on each rank. The
-strategy "fsdp" (FSDP2) shards every parameter over all ranks. The strategy "hybrid" shards the
-model over the ranks of a node. Each node then has a copy of the model, so nodes exchange only
-gradients.
+The launcher torchrun starts the processes and passes addresses in environment variables. Processes
+communicate by NCCL on GPUs and by gloo on CPUs. The strategy "ddp" replicates the model on each
+rank. The strategy "fsdp" (FSDP2) shards every parameter over all ranks. The strategy "hybrid"
+shards the model over the ranks of a node. Each node then has a copy of the model, so nodes exchange
+only gradients.
 """
 
 from __future__ import annotations
@@ -442,8 +442,8 @@ def keep_freed_memory(
 ) -> Iterator[bool]:
     """Keep freed memory for reuse inside the block. Yield whether malloc was configured.
 
-    malloc is configured only on a CPU with glibc, if the environment does not set malloc's
-    thresholds.
+    The function configures malloc only on a CPU with glibc, if the environment does not set
+    malloc's thresholds.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

@@ -49,7 +49,7 @@ def evaluate(
         task: Task after the call of `prepare`.
         model: Model, distributed or not. After evaluation, each module has the same mode (training
             or evaluation) as before.
-        world: World of the ranks. Rank i % world size scores batch i.
+        world: Ranks of the run. Rank i % world size scores batch i.
         precision: Precision: "bf16" for autocast, or "fp32".
         limit: Number of batches to score, from the first batch on, or None for all batches.
         progress: Progress display.

@@ -92,8 +92,8 @@ def initial_model(
     Args:
         task: Task after the call of `prepare`.
         seed: Seed of the weights.
-        world: World of the ranks. Every rank must call this function.
-        say: Function that prints a message, for a model that each rank must build as a whole.
+        world: Ranks of the run. Every rank must call this function.
+        say: Function that prints a message if each rank must build the whole model.
     """
     model, reason = build_on_meta(task.build_model)
     if model is not None:

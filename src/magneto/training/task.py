@@ -168,7 +168,7 @@ class Task(ABC):
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
         """Return factors of the learning rate by parameter name. Missing names have the factor 1.
 
-        Uses are layer-wise decay, a higher rate of the head, or frozen weights (factor 0).
+        Examples are layer-wise decay, a higher rate of the head, and frozen weights (factor 0).
         """
         return {}
 
@@ -201,8 +201,8 @@ class Task(ABC):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update values without gradients, such as moving averages, after every optimizer step.
 
-        During a step, the forward passes of micro-batches store sums in the model. This method adds
-        the sums over ranks. The result must not depend on how a batch is divided.
+        During a step, the forward passes of micro-batches store sums in the model. The method
+        `end_step` adds the sums over ranks. The result must not depend on how a batch is divided.
 
         Args:
             model: Model on the device. Gradients are disabled.
@@ -347,7 +347,8 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
             if read_files(place) not in ({}, read_files(path)):
                 raise ValueError(
                     f"{place} does not match this recipe and its data. The recipe or the data "
-                    "changed after the run began. Restore both, or start another run (--out)."
+                    "changed after the run began. Restore recipe and data, or start another run "
+                    "(--out)."
                 )
         yield made
 

@@ -138,7 +138,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cuda", "CUDA out of memory"), ("cuda:3", "CUDA out of memory"),
         ("gpu", "Expected one of cpu, .*"),
     ):  # fmt: skip
-        words = rf"^training.device {name}: .* \({why}\) and finds 2 GPUs"
+        words = rf"^training.device {name}: .* \({why}\)\. torch finds 2 GPUs"
         with pytest.raises(ValueError, match=words):
             pick_device(name)
     assert chosen == [torch.device("cuda:1")] * 2
