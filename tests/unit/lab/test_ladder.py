@@ -181,6 +181,9 @@ def test_known_laws_are_recovered_and_cells_are_few(
     for row in table:
         low, value, high = (float(row[name]) for name in ("low", "value", "high"))
         assert 0 < low <= value <= high < 100 * low, row
+    (logit,) = (row for row in every if row["what"] == "attention_logit"
+                and (row["row"], row["size"]) == ("pre", "128"))  # fmt: skip
+    assert float(logit["low"]) * float(logit["high"]) == pytest.approx(float(logit["value"]) ** 2)
     write_json(tmp_path / "forecast.json", found)
     checked = check_folder(tmp_path)
     assert not checked.wrong and checked.count > 200

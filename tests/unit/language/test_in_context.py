@@ -32,7 +32,7 @@ from tests.unit.nn.grids import shaken
 
 HUB = {"text": "The dog chased the cat until it  got tired.", "pronoun": "it", "pronoun_loc": 29,
        "options": ["The dog", "The cat"], "label": 0}  # fmt: skip
-SHE = {"text": "Ann met Eve. She smiled.", "pronoun": "She", "pronoun_loc": 13, "label": 1,
+SHE = {"text": "Ann met Eve! She smiled.", "pronoun": "She", "pronoun_loc": 13, "label": 1,
        "options": ["The girl", "Eve"]}  # fmt: skip
 HIS = {"text": "Bob lost to Tim in his house.", "pronoun": "his", "pronoun_loc": 19, "label": 0,
        "options": ["Bob", "Tim"]}  # fmt: skip
@@ -60,7 +60,7 @@ READ: list[tuple[str, dict, tuple[str, str], tuple[str, str], int]] = [
     ("winograd", HUB,
      ("The dog chased the cat until the dog", "The dog chased the cat until the cat"),
      (" got tired.",) * 2, 0),
-    ("winograd", SHE, ("Ann met Eve. The girl", "Ann met Eve. Eve"), (" smiled.",) * 2, 1),
+    ("winograd", SHE, ("Ann met Eve! The girl", "Ann met Eve! Eve"), (" smiled.",) * 2, 1),
     ("winograd", HIS, ("Bob lost to Tim in Bob's", "Bob lost to Tim in Tim's"),
      (" house.",) * 2, 0),
     ("storycloze", STORY, ("So. So. So. So.",) * 2, (" Yes, sir.", " No."), 0),
