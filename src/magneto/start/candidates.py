@@ -224,7 +224,7 @@ def table_candidates(table: Table) -> list[Candidate]:
                              "numbers. Image classification needs classes. The page 'A new task' "
                              "shows a task that predicts numbers.")  # fmt: skip
         by_label = Candidate("image-classification", f"an image and a {label}", image | named_so)
-        both = captions(f"an image and a {text}") if text and text != label else []
+        both = captions(f"an image and a {text}") if text else []
         alone = Candidate("image-modelling", "images without labels", image)
         return ([by_label] if label else []) + both or [alone]
     if "audio" in kinds.values():

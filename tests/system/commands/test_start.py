@@ -69,7 +69,7 @@ def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:
     for words, expected in (
         ([f"{digits}s"], "no file or folder"),
-        ([str(digits), "--as", "causal-lm"], "suits image-classification"),
+        ([str(digits), "--as", "causal-lm"], "suits only image-classification"),
         ([str(digits), "--model.widht", "3"], "did you mean model.width?"),
     ):
         assert expected in refused(capsys, "start", *words)

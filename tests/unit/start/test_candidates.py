@@ -67,6 +67,12 @@ def test_columns(tmp_path: Path, columns: list[str], expected: list[str], ending
     assert tasks(path) == expected
 
 
+def test_captions_that_repeat_are_classes_first(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", "image", "answer")
+    path.write_text(path.read_text().replace("answer", "caption"))
+    assert tasks(path) == ["image-classification", "image-captioning", "image-text-retrieval"]
+
+
 def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     def options(*columns: str) -> dict[str, str]:
         [found] = candidates(str(table(tmp_path / "rows.csv", *columns)))
