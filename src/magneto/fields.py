@@ -1,7 +1,7 @@
 """Configurations with typed and described fields.
 
 A field's annotation gives the type and the bounds. The docstring below a field describes it. The
-reference tables in the documentation are generated from both.
+documentation's reference tables are generated from the annotations and the docstrings.
 """
 
 from __future__ import annotations

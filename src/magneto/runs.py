@@ -129,7 +129,7 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
     Args:
         run: Directory of the run.
         overrides: Values by dotted field of the recipe.
-        verb: Command that the task must support. None skips this check.
+        verb: Command that the task must support. With None, every task is accepted.
 
     Raises:
         FileNotFoundError: If there is no run.

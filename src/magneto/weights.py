@@ -29,7 +29,7 @@ STEP = re.compile(r"step-(\d+)")
 class StoredTensor:
     """Tensor in one or more files.
 
-    Each of `pieces` is (open file, first row, row after the piece).
+    `pieces` contains tuples (open file, start row, stop row). The stop row is excluded.
     """
 
     name: str

@@ -250,8 +250,8 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     """Convert torch's TransformerEncoder to an `Encoder`, in evaluation mode.
 
     With `norm_first` (Pre-LN), torch's encoder must have a final norm. Without `norm_first`
-    (Post-LN), it must have none. The result takes inputs of shape (batch, length, width) and has no
-    dropout.
+    (Post-LN), torch's encoder must not have a final norm. The result takes inputs of
+    shape (batch, length, width) and has no dropout.
 
     Raises:
         ValueError: If Magneto does not support an option.
@@ -320,7 +320,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
 
     The path is a weight file or a directory. A directory contains `model.safetensors`, and timm's
     `config.json` or `torchscale.json`. `args` are the library's arguments, such as `num_heads`.
-    They take precedence over arguments in files.
+    Values in `args` override the arguments in files.
 
     Raises:
         ValueError: If the format or an option is not supported.

@@ -253,7 +253,8 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
     """Export a run's model (fp32, on the CPU) to a new or empty directory.
 
     `data` is the section `data` of the run's recipe. A custom task's module may define the function
-    `export(model, data, directory)`. The default is `save_custom`.
+    `export(model, data, directory)`. Without this function,
+    `save_custom` exports the model.
 
     Returns:
         Name of the Auto class that loads the export. For a custom task, the result of `export`.

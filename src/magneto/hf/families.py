@@ -77,8 +77,8 @@ def fairseq_layer(
     """Return the name map of a layer of fairseq, torchscale, BART, Marian or Kosmos-2.
 
     `outer` is "before" or "after", the position of the norms. `mlp` is the prefix of the
-    feed-forward network's tensors. In BEiT-3, `letter` is the suffix of a modality. In Magneto,
-    `expert` is this suffix.
+    feed-forward network's tensors. `letter` is the suffix of a modality in BEiT-3's tensor
+    names. `expert` is the suffix of a modality in Magneto's tensor names.
     """
     attention, feed_forward = f"self_attention{expert}", f"feed_forward{expert}"
     return {
@@ -399,8 +399,8 @@ BEIT = replace(
 def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
     """Return fairseq's sinusoids of shape (rows, width), from position `first` on.
 
-    The largest wavelength is 10000 * 2 pi. In Magneto and Marian, all wavelengths are smaller than
-    that.
+    The largest wavelength is 10000 * 2 pi. In Magneto and Marian, all wavelengths are smaller
+    than 10000 * 2 pi.
     """
     half = width // 2
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))

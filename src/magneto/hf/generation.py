@@ -1,9 +1,10 @@
 """Text generation and beam search by transformers' `generate`.
 
-Beam search for translation follows three rules of fairseq. First, the end token is added at the
-length limit, with its log-probability. Second, the search for a sentence ends when as many
-hypotheses have ended as there are beams. Third, a translation is not empty and has no padding
-token. The last translations of an n-best list may still differ from fairseq's.
+Beam search for translation follows three rules of fairseq. First, a hypothesis at the length limit
+gets the end token, and the score includes the end token's log-probability. Second, the search
+for a sentence ends when as many hypotheses have ended as there are beams. Third, a translation is
+not empty and has no padding token. The last translations of an n-best list
+may still differ from fairseq's.
 """
 
 from __future__ import annotations

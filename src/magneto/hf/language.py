@@ -152,12 +152,13 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         `labels` of shape (batch, length) are shifted here. `shift_labels` in `others` are already
         shifted and take precedence.
 
-        If `logits_to_keep` is a number N, only the last N positions have logits. If it is a tensor
-        of positions, only these positions have logits. By default, and always with labels, all
-        positions have logits.
+        If `logits_to_keep` is a number N, only the last N positions have logits. If
+        `logits_to_keep` is a tensor of positions, only these positions have logits. By default, and
+        always with labels, all positions have logits.
 
-        `inputs_embeds` of shape (batch, length, width) replace `input_ids`. They are multiplied by
-        `embedding_scale` here. For `position_ids` in `others`, see `resolve_positions`.
+        `inputs_embeds` of shape (batch, length, width) replace `input_ids`. The model
+        multiplies `inputs_embeds` by `embedding_scale`. For `position_ids` in `others`, see
+        `resolve_positions`.
         """
         # If these were named parameters, Trainer or `generate` would pass them with every batch.
         shift_labels = others.pop("shift_labels", None)
@@ -239,8 +240,8 @@ def same_document(begins: Tensor) -> Tensor:
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """Base class of models with a `TextEncoder` in `self.core`.
 
-    Each subclass can load what another subclass saved. Therefore the heads have different attribute
-    names.
+    Each subclass can load another subclass's checkpoint, because the attribute names of the heads
+    differ.
     """
 
     config_class = MagnetoEncoderConfig

@@ -269,7 +269,7 @@ def check_round_trip(
 ) -> None:
     """Raise ValueError if conversion there and back changes a model's outputs.
 
-    Fields in `otherwise` may differ, because they do not affect the outputs.
+    `otherwise` names configuration fields that do not affect the outputs and may differ.
     """
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)

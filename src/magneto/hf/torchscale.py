@@ -436,7 +436,7 @@ FORMATS = (
     _Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
     _Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
 )  # fmt: skip
-"""Formats of weight files. The first that fits is used."""
+"""Formats of weight files. Weights are read in the first format that fits."""
 
 
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:

@@ -4,8 +4,8 @@ An exported directory can also be loaded without `register()`, by `from_pretrain
 trust_remote_code=True)`. A short module in the directory then imports the classes from the
 installed package.
 
-The wrapped Magneto model is called the core. The core initialises its own weights, because
-transformers' initialisation would erase the placement's gains.
+The wrapped Magneto model is called the core. Magneto's code initialises the core,
+because transformers' initialisation would erase the placement's gains.
 """
 
 from __future__ import annotations
