@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,15 @@ def test_every_recipe_is_planned_or_says_what_it_needs(name: str, capsys: Any) -
     found = json.loads(out)
     assert found["activations"]["kept"]["hours"] > 0
     assert len(found["ways"]) in (2, 6)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_work(capsys: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "gpus.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^magneto (plan .*)$", page, re.M)
+    assert len(commands) == 2
+    for command in commands:
+        assert outcome(capsys, *command.split())[0] == 0, command
 
 
 def test_a_group_of_utterances_is_as_full_as_it_may_be() -> None:
