@@ -135,7 +135,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (translate, "--to de|en|fr"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
         (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),
-        (f"{evaluate} --data test --directions en-it", "no test text for en-it. Its lang"),
+        (f"{evaluate} --data test --directions en-it", "no test text for en-it. Language pairs"),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
     ):
         assert message in refused(capsys, *words.split()), words
