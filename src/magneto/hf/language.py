@@ -147,10 +147,11 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     ) -> CausalLMOutputWithPast:
         """Return logits, and the loss if there are labels.
 
-        `attention_mask` has shape (batch, cached + length). For packed documents, it has shape
-        (batch, length, cached + length). `cache` is a dynamic or static cache of transformers.
-        `labels` of shape (batch, length) are shifted here. `shift_labels` in `others` are already
-        shifted and take precedence.
+        `attention_mask` has shape (batch, cached + length). For packed documents, the shape
+        of the mask is (batch, length, cached + length).
+        `cache` is a dynamic or static cache of transformers. `labels` of shape (batch,
+        length) are shifted by the model. `shift_labels` in `others` are already shifted, and
+        replace `labels`.
 
         If `logits_to_keep` is a number N, only the last N positions have logits. If
         `logits_to_keep` is a tensor of positions, only these positions have logits. By default, and
@@ -457,7 +458,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     ) -> Seq2SeqLMOutput:
         """Return logits, and the loss if there are labels.
 
-        `input_ids` and `attention_mask` are those of the source. `encoder_outputs`, the result of
+        `input_ids` and `attention_mask` belong to the source. `encoder_outputs`, the result of
         `get_encoder()`, replace `input_ids`. `decoder_input_ids` of shape (batch, target length)
         are by default the shifted labels. `decoder_attention_mask` has shape (batch, cached +
         target length). `cache` is an `EncoderDecoderCache` of transformers. `labels` of shape

@@ -108,9 +108,9 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         numbers of pixels, of shape (images, height, width). The labels 255 and -100 are ignored.
 
         The loss is summed over labelled pixels and divided by the number of labelled pixels. With
-        Trainer's `num_items_in_batch`, the divisor is this number minus the batch's number of
-        labels 255. With gradient accumulation, use -100 instead of 255, because 255 makes the
-        divisor inexact.
+        Trainer's `num_items_in_batch`, the divisor is `num_items_in_batch` minus the
+        number of labels 255 in the batch. With gradient accumulation, use -100 instead of 255,
+        because 255 makes the divisor inexact.
 
         Raises:
             ValueError: If images with labels do not have the size of the model's input.

@@ -130,9 +130,9 @@ def placement_name(config: TransformerConfig) -> str:
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
     """Transformers configuration of language models, and base class for other models.
 
-    `core` contains the fields of Magneto's configuration. They are separate, because transformers
-    uses some of the names (`max_length`) differently. Sizes are repeated under transformers' names
-    (`hidden_size`).
+    `core` contains the fields of Magneto's configuration. These fields are in a separate
+    mapping, because transformers uses some of the names (`max_length`) differently. Sizes are
+    repeated under transformers' names (`hidden_size`).
 
     Attributes:
         shape: Magneto's configuration class.
@@ -345,12 +345,12 @@ UNSUPPORTED_ARGUMENTS = {
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
     ),
 }  # fmt: skip
-"""Unsupported arguments, by the advice for users."""
+"""Advice for users, and the unsupported arguments to which the advice applies."""
 HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
 }  # fmt: skip
-"""Arguments that models may ignore. All other unknown arguments are refused."""
+"""Arguments that models may ignore. Models refuse any unknown argument that is not listed."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
