@@ -49,9 +49,10 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether seeds are too few to name the best of several rows.
+    """Return whether the best row is undecided for lack of seeds.
 
-    This is so if the row with the best score has one seed, or if every other ranked row has one.
+    The best row is undecided if the row with the best score has one seed. It is also undecided if
+    every other ranked row has one seed.
     """
     if not ranked or len(summaries) < 2:
         return False
@@ -71,7 +72,7 @@ def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -
 
 
 def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
-    """Return the strongest claim about the row with the best score that the data justify."""
+    """Return the strongest claim that the data justify about the row with the best score."""
     tied = any(gap.mean == 0 for gap in gaps)
     if any(summary.missing for summary in summaries):
         return "shares the best score so far" if tied else "has the best score so far"
@@ -140,7 +141,7 @@ def next_result(summary: Summary) -> str:
 
 
 def divergence(summaries: Sequence[Summary]) -> list[str]:
-    """Return one sentence that counts each row's diverged runs; [] without any result."""
+    """Return one sentence that counts each row's diverged runs, or [] if no run has ended."""
     if not any(s.ended for s in summaries):
         return []
     lost = [f"{s.title} in {s.diverged} of {s.ended}" for s in summaries if s.diverged]

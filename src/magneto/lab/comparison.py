@@ -32,7 +32,7 @@ DEPTHS = (6, 12, 24, 48)
 # More seeds than inputs (samples), because updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
-"""The stack whose updates are measured: its configuration with one layer, and its kind."""
+"""Configuration (with one layer) and kind of the stack whose updates are measured."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
-    """Return a finished sweep with runs of `seeds` added at and beside each row's best rate.
+    """Add runs of `seeds` to a finished sweep, at each row's best rate and beside that rate.
 
     A row without a best rate gets no runs.
     """
@@ -102,9 +102,9 @@ def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the different values of each entry in the runs' environment.json files.
+    """Return all distinct values of each entry in the runs' environment.json files.
 
-    If no run has such a file, the values are those of the current process.
+    If no run has an environment.json, the values describe the current process.
     """
     paths = sorted(run / "environment.json" for run in runs)
     records = [each for path in paths if path.is_file() for each in read_environments(path)]
@@ -138,8 +138,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measure updates and activations for the first run of every row.
 
-    Measurements that the folder contains are read. `failed` names the rows in which no run learned;
-    a probe looks for the reason.
+    Measurements that are already in the folder are read and not repeated. `failed` names the rows
+    in which no run learned; a probe looks for the reason.
 
     Returns:
         A dictionary with these keys. "placement" in updates and growth is the name of a row.

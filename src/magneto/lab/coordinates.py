@@ -2,7 +2,7 @@
 
 If one learning rate is right for every width, a step changes each activation by the same amount at
 every width (Tensor Programs V, arXiv 2203.03466, appendix D.1). The check trains a recipe for a few
-steps at several widths. It fits the change of each layer's output as a power of the width.
+steps at several widths. The change of each layer's output is fitted as a power of the width.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FLAT = 0.2
 
 @dataclass(frozen=True)
 class Coordinate:
-    """RMS of one layer's output at initialisation, and RMS of its change by training, by width.
+    """One layer's output at each width: RMS at initialisation, and RMS of the change by training.
 
     The change is nan if an output is not finite.
     """
@@ -108,8 +108,8 @@ def rms(values: Tensor) -> float:
 def outputs(task: Task, model: nn.Module, piece: Any) -> dict[str, Tensor]:
     """Return the outputs of layers, stacks and head in a forward pass of `piece` without dropout.
 
-    Some losses do not call the head, because they never compute all logits. In that case the head
-    is applied to the last stack's output.
+    Some losses never compute all logits and so do not call the head. The head is then applied to
+    the last stack's output.
     """
     found: dict[str, Tensor] = {}
 
@@ -137,7 +137,7 @@ def outputs(task: Task, model: nn.Module, piece: Any) -> dict[str, Tensor]:
 
 
 def head_of(model: nn.Module) -> nn.Linear | None:
-    """Return the last linear layer outside the encoder and decoder stacks; None without one."""
+    """Return the last linear layer outside the encoder and decoder stacks, or None."""
     stacks: list[ProbedStack] = list(find_stacks(model).values())
     inside = {id(part) for stack in stacks for part in stack.modules()}
     linear = [m for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in inside]

@@ -100,9 +100,9 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
 def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     """Return the best rate and the largest stable rate of a row; None without a best rate.
 
-    Every seed learned at the best rate. The budget may end before the neighbouring rates have as
-    many seeds as the best rate. The best rate is then found with the first seeds that all these
-    rates share. From the best rate to the largest stable rate, every run learned.
+    Every seed learned at the best rate. From the best rate to the largest stable rate, every run
+    learned. If the budget ended early, neighbouring rates have fewer seeds than the best rate. Only
+    the first seeds that these rates share then count.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
@@ -225,7 +225,7 @@ def sensitivity(
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
     """Add to `rungs` the sensitivity of each row, at the sizes at which the row learned.
 
-    The range of rates is the one that was tested at all sizes.
+    The range of rates is the range that was tested at all sizes.
     """
     for row in rungs[0]["rows"]:
         tables = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
@@ -253,7 +253,7 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
 
         - "best_rate", "loss", "stable_rate": laws (`Law`); "stable_rate" is None if no rate failed.
         - "measured": laws of the quantities in `QUANTITIES`, by name.
-        - "stable_below": largest stable rate at the largest of the smaller sizes.
+        - "stable_below": largest stable rate at the largest size in "from".
         - "trivial_rates": the best rate by two trivial rules.
         - "gaps": for each other row, the law of log(loss of the other row / loss of this row).
     """
@@ -337,7 +337,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield, for each other row, the forecast and the measured ratio of its loss to the first's."""
+    """Yield forecast and measurement of each other row's loss relative to the first row's."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
@@ -347,7 +347,7 @@ def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[
 
 
 def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
-    """Return a forecast and its measured value `truth`, which is None if the row did not learn."""
+    """Return a forecast beside the measured value `truth` (None if the row did not learn)."""
     low, value, high = (law[end] for end in ("low", "value", "high"))
     found = {"value": value, "low": low, "high": high, "measured": truth, "holds": False}
     if truth is None:
@@ -359,7 +359,7 @@ def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
 def expected_failures(
     rungs: Sequence[Mapping[str, Any]], laws: Mapping[str, Any], size: int
 ) -> list[dict]:
-    """Return the quantities that have a limit, sorted by the size at which each reaches its limit.
+    """Return the quantities with a limit, sorted by the size at which the limit is reached.
 
     `laws` is one row's entry in the `forecast` for the target, `size`.
     """
@@ -398,8 +398,7 @@ def answer(
 ) -> list[str]:
     """Return the forecast for the target size as sentences, the main sentence first.
 
-    The best row is the one with the lowest loss relative to the first row, since these ratios are
-    paired by seed.
+    The best row has the lowest loss relative to the first row. These ratios are paired by seed.
     """
     rows = prediction["rows"]
     if not rows:

@@ -42,7 +42,7 @@ class Sweep:
     race: bool = False
 
     def cells(self) -> list[Cell]:
-        """List the cells of the product, whose last field varies fastest, then `further` cells."""
+        """List the cells of the product (the last field varies fastest), then `further` cells."""
         product = [
             Cell(dict(zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
@@ -76,7 +76,7 @@ class Cell:
 
     @property
     def row(self) -> str:
-        """Name of the row: the values of all fields of the grid but learning rate and seed."""
+        """Name of the row, from the values of all fields except learning rate and seed."""
         others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "Recipe"
@@ -141,7 +141,7 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
-    """Read the specification of a comparison or a ladder. Messages call it `what`."""
+    """Read the specification of a comparison or ladder, which messages call `what`."""
     if not path.is_file():
         raise FileNotFoundError(f"no {what} in {path.parent} (there is no {path.name})")
     try:
@@ -165,7 +165,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 
 
 def refuse_several_data(sweep: Sweep) -> None:
-    """Refuse a grid over fields of the data, except augmentation, which only training data have."""
+    """Refuse a grid over fields of the data, except augmentation (of training data only)."""
     lines = [
         f"{name}: scores on different data cannot be compared; run a separate comparison for each "
         "value, each with its own --out"
@@ -193,7 +193,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a grid that differs from the folder's grid in more than added values."""
+    """Refuse a grid that is not the folder's grid with added values."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]

@@ -1,8 +1,8 @@
 """A ladder: the same comparison at several sizes, the smallest first. Each size has a folder.
 
 Results at smaller sizes determine the learning rates of the next size. Before a size is trained,
-its results are forecast from the smaller sizes. A cell is one run. Which cells come next follows
-from the finished cells, so a stopped ladder can resume, and several machines can share the folder.
+its results are forecast from the smaller sizes. A cell is one run. The finished cells determine the
+next cells. A stopped ladder can therefore resume, and several machines can share the folder.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Ladder:
         return folder / "forecasts" / f"{self.axis}-{size}.json"
 
     def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
-        """Return the comparison at one size. It contains only the cells in `cells`."""
+        """Return the comparison at one size. The comparison contains only the cells in `cells`."""
         grid = {**self.rows, RATE: [], SEED: []}
         given = {**self.overrides, **self.fitted}
         overrides = {**given, **shape(self.recipe, given, self.axis, size)}
@@ -195,7 +195,7 @@ def fit_budget(
     timed: Mapping[int, tuple[float, float]],
     fewer_seeds: bool = False,
 ) -> Ladder:
-    """Return a ladder with as many steps per run as its capacity allows.
+    """Return a ladder with as many steps per run as the budget allows.
 
     `timed` has two numbers for each size: the seconds per step, and the seconds of a cell outside
     its steps. With `fewer_seeds`, the last seeds are dropped as long as runs would have fewer than
@@ -267,9 +267,9 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
 
 
 def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
-    """Add the next cells to the comparison at one size, and return it; None if there are none.
+    """Add the next cells to the comparison at one size. Return None if there are no cells.
 
-    The folder is locked meanwhile, so that no machine overwrites cells of another machine.
+    A lock on the folder prevents that machines overwrite each other's cells.
     """
     rung_folder = ladder.folder(folder, size)
     lock = acquire_lock(folder, math.inf)
@@ -286,7 +286,7 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write the baselines at one size, and its first update divided by the theory's bound."""
+    """Write the baselines at one size, and the first update divided by the theory's bound."""
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
@@ -307,7 +307,7 @@ def update_to_bound(recipe: Recipe) -> list[float]:
     """Return the measured change of a label's logit divided by the theory's bound, for each seed.
 
     The result is [] if no bound is derived for the placement. The stack has the recipe's width and
-    depth; its inputs are random.
+    depth, and random inputs.
     """
     task = recipe.build_task()
     task.prepare()  # sizes of the model may depend on the data
@@ -325,7 +325,7 @@ def update_to_bound(recipe: Recipe) -> list[float]:
 
 
 def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any]]:
-    """Return the next cells at one size. They follow from its results and its forecast."""
+    """Return the next cells at one size, which follow from the size's results and forecast."""
     rung_folder, file = ladder.folder(folder, size), ladder.forecast_file(folder, size)
     mine = read_rung(rung_folder, size)["rows"] if (rung_folder / RUNG_FILE).exists() else {}
     forecasts = read_object(file, "rows")["rows"] if file.exists() else {}
@@ -358,9 +358,9 @@ def next_cells(
     """Return a row's next cells as pairs of learning rate and seed; [] if the row is finished.
 
     First the rates of `start` run with the first seed, or with every seed if `every_seed`. Then the
-    best rate and its neighbours run with every seed. This repeats if another rate becomes the best.
-    Last, runs of the first seed search for the largest stable rate. `stable` is the largest stable
-    rate at the next smaller size.
+    best rate and the neighbouring rates run with every seed. This step repeats if another rate
+    becomes the best. Finally, runs of the first seed search for the largest stable rate. `stable`
+    is the largest stable rate at the next smaller size.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -398,9 +398,9 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next cells of the search for the largest stable rate.
 
-    The search begins at `below`, the largest stable rate at the next smaller size. It ends when the
-    next larger rate of `RATES` fails. `tested` contains the tested rates, ascending, and `failed`
-    the rates at which a run failed.
+    The search begins at `below`, the largest stable rate at the next smaller size. The search ends
+    when the next larger rate of `RATES` fails. `tested` contains the tested rates, ascending, and
+    `failed` the rates at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]
@@ -426,12 +426,12 @@ def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
 
 
 def nearest(rate: float, rates: Sequence[float] = RATES) -> float:
-    """Return the one of `rates` that is nearest to `rate` on a logarithmic scale."""
+    """Return the rate in `rates` that is nearest to `rate` on a logarithmic scale."""
     return min(rates, key=lambda other: abs(math.log(other / rate)))
 
 
 def beside(rate: float, step: int) -> float:
-    """Return the next rate of `RATES` above (step 1) or below (step -1), at least a factor 1.5 off.
+    """Return the next larger (step 1) or smaller (step -1) rate, a factor of at least 1.5 away.
 
     If `RATES` has no such rate, the result is infinity (step 1) or 0 (step -1).
     """
@@ -442,7 +442,7 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return those of `cells` that a size's share of the budget allows, in the order of seeds.
+    """Return the cells that a size's share of the budget allows, in the order of seeds.
 
     The first cells of a size are always allowed.
     """

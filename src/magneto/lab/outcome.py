@@ -68,8 +68,8 @@ class Judge:
     def threshold(self) -> float | None:
         """Score that a run must beat; None without a baseline.
 
-        The best possible score is assumed to be 0 if lower scores are better. Otherwise it is
-        assumed to be 1, or 100 if the baseline is above 1.
+        The best possible score is taken as 0 if lower scores are better. If higher scores are
+        better, the best possible score is taken as 1, or as 100 if the baseline is above 1.
         """
         if self.baseline is None:
             return None
@@ -112,7 +112,7 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     """Return a run's status, and the reason if the run did not finish or did not learn.
 
     `found` is the run's outcome.json, and `first` is its initial loss. A run has diverged if its
-    final loss is more than `FAR_ABOVE_FIRST` times the initial loss. It has not learned if its
+    final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not learned if its
     final loss is not below the initial loss.
 
     If the score is the validation loss, the final loss is the validation loss, because dropout can
@@ -175,7 +175,7 @@ class Group:
 
     @property
     def interval(self) -> float | None:
-        """Half-width of the 95 % interval of the mean; None without two different scores."""
+        """Half-width of the 95 % interval of the mean, or None if no two scores differ."""
         return finite(half_width(self.scores) or None)
 
     @property
@@ -200,7 +200,7 @@ def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]
 
 
 def failures(group: Group) -> str:
-    """Describe a group's failed runs, as "diverged" or "1 of 3 did not learn"; "" without any."""
+    """Describe a group's failed runs, as "diverged" or "1 of 3 did not learn" ("": none)."""
     kinds = [(group.diverged, DIVERGED), (group.stuck, STUCK)]
     counts = [(count, kind) for count, kind in kinds if count]
     if len(counts) == 1 and group.failed == group.seeds:
@@ -346,8 +346,8 @@ def everywhere(cells: Sequence[Scored]) -> list[int]:
 def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
     """Return the learning-rate sensitivity (arXiv 2309.14322) as a mean over seeds.
 
-    For one seed, it is the mean of the final loss over the rates, minus the smallest final loss.
-    Losses are capped at the initial loss. A diverged run counts with its initial loss.
+    The sensitivity of one seed is the mean final loss over the rates, minus the smallest final
+    loss. Losses are capped at the initial loss. A diverged run counts with its initial loss.
     """
     found = []
     for seed in seeds:

@@ -42,7 +42,7 @@ CLASSES, ANSWERS, CODES = 2, 3129, 8192
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
-    """Return values of recipe fields with which model, largest batch and loss need no data.
+    """Return recipe fields with which model, largest batch and loss can be built without data.
 
     Sizes that depend on data are taken from the configuration or assumed. A tokenizer that training
     would build is assumed to have its maximum number of tokens. An image tokenizer is replaced by
@@ -95,8 +95,8 @@ class StepMemory:
         """Return a GPU's peak memory in bytes during a step of `accumulation` micro-batches.
 
         With several micro-batches per step, the gradients of the first are in memory during the
-        others. Sharded strategies reduce gradients after the last micro-batch. Until then each GPU
-        has the gradients of all weights.
+        others. Sharded strategies reduce gradients after the last micro-batch. Before this
+        reduction, each GPU has the gradients of all weights.
         """
         state, full = self.state, self.state.gradients if accumulation > 1 else 0
         if strategy in ("none", "ddp"):
@@ -111,7 +111,7 @@ class StepMemory:
 
 
 class AliveBytes(CountedOperations):
-    """Counts the bytes of live tensors that were created while it is active, and their peak."""
+    """Counts the bytes, and the peak, of live tensors that were created in this mode."""
 
     def __init__(self, existing: Iterable[Tensor]) -> None:
         super().__init__()
@@ -268,9 +268,9 @@ class Plan:
     def ways(self, accumulations: Sequence[int | None] = (None,)) -> Iterator[Way]:
         """Yield all combinations of options, the cheapest first.
 
-        Recomputation of activations costs about a third more operations, so it comes last. "ddp"
-        communicates least, "hybrid" gathers weights within a node, and "fsdp" needs the least
-        memory.
+        Recomputation of activations comes last, because it costs about a third more operations. Of
+        the strategies, "ddp" communicates least, "hybrid" gathers weights within a node, and "fsdp"
+        needs the least memory.
         """
         for recompute in sorted(self.traced):
             for strategy in self.strategies():

@@ -42,7 +42,7 @@ EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 @dataclass
 class LayerRecorder:
-    """Records the measurements of one layer: the latest value of each quantity and module."""
+    """Records the latest value of each quantity and module in one layer."""
 
     module: nn.Module
     stack: ProbedStack
@@ -122,8 +122,8 @@ def attention_logits(
     """Recompute the attention logits of the samples `rows` in fp32.
 
     Returns:
-        The logits, and whether the mask allows each pair of query and key. Both have the shape
-        (samples, heads, query length, key length).
+        The logits, and whether the mask allows each pair of query and key. Both tensors have the
+        shape (samples, heads, query length, key length).
     """
     query, key = query[rows].detach().float(), key[rows].detach().float()
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
@@ -207,7 +207,7 @@ class Probe:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Record the forward passes inside the context. The latest one replaces earlier ones."""
+        """Record the latest forward pass inside the context."""
         with ExitStack() as hooks:
             for handle in self.hook():
                 hooks.enter_context(handle)
@@ -237,7 +237,7 @@ class Probe:
 
     @torch.no_grad()
     def read(self) -> list[LayerReading]:
-        """Return the measurements since the previous call. This synchronises with the GPU once."""
+        """Return the measurements since the previous call. Synchronise with the GPU once."""
         seen: list[dict[str, Tensor]] = []
         for layer in self.layers.values():
             if layer.before:
@@ -286,11 +286,11 @@ class Trouble:
 
 
 def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
-    """Find the first layer with values that are not finite or with too large activations.
+    """Find the first layer whose values are not finite or whose activations are too large.
 
     Activations may not exceed half the range of the number format `limit`, "fp16" or "bf16".
-    Activations and updates are checked from the first layer to the last, and gradients from the
-    last layer to the first, because that is the order in which they fail.
+    Activations and updates fail first in low layers, so they are checked from the first layer on.
+    Gradients are checked from the last layer on.
     """
     half = LIMITS[limit] / 2
     for reading in readings:
@@ -318,8 +318,8 @@ class ProbeHook:
     The model has hooks only in measured steps. Each measured step adds a line to probe.jsonl: the
     step, its learning rate, the RMS of the gradient of the embeddings (tokens, positions, patches),
     and a `LayerReading` for every layer. The run reports a layer whose values are not finite, or
-    whose activations exceed half the range of the precision. A resumed run removes the lines of
-    steps after its checkpoint, as it does from metrics.jsonl.
+    whose activations exceed half the range of the precision. When a run resumes, lines of steps
+    after the checkpoint are removed, as in metrics.jsonl.
     """
 
     def __init__(self, period: int) -> None:
@@ -337,7 +337,7 @@ class ProbeHook:
 
     @property
     def hook(self) -> Hook:
-        """The hook to pass to `train`. In other than measured steps it only checks the step."""
+        """The hook to pass to `train`. Steps that are not measured cost almost nothing."""
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:

@@ -1,9 +1,10 @@
 """Scores of runs and comparisons for the columns of `magneto table`.
 
 One kind of column contains scores on a run's own validation data. The other kind contains scores on
-other data, without further training. `magneto evaluate RUN --keep NAME` writes the latter, or the
-run's folder `scores` contains a leaderboard's result. If models that were trained on different data
-have scores with the same NAME, each training data set gets its own column.
+other data, measured without further training. Scores on other data are written by `magneto evaluate
+RUN --keep NAME`, or come from a leaderboard's result in the run's folder `scores`. If models that
+were trained on different data have scores with the same NAME, each training data set gets its own
+column.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Measured:
 
     @property
     def values(self) -> dict[str, RunScore]:
-        """All scores by column, those on own data first; {} for a run without a result."""
+        """All scores by column, first the scores on own data; {} without a result."""
         own = {name: RunScore(value) for name, value in self.scores.items()}
         return own | dict(self.other_scores) if own else {}
 
@@ -131,8 +132,8 @@ def source_of(recipe: Recipe) -> str:
 def row_of(recipe: Recipe, by_origin: bool) -> str:
     """Return the title of a run's row, as "Sub-LN, 12 layers" or "Sub-LN, 6+6 layers".
 
-    With `by_origin` the title names the pre-trained run, as "Sub-LN, from RUN". For a model without
-    placement the title is the task's name.
+    If `by_origin` is true, the title names the pre-trained run, as "Sub-LN, from RUN". For a model
+    without placement the title is the task's name.
     """
     model: Any = recipe.model
     if not placement_name(model):
@@ -179,7 +180,8 @@ def measured(
 def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float], str]:
     """Return a run's metrics on its own validation data, and the reason if it has none.
 
-    The primary metric is that of the best weights, or with `at_end` that after the final step.
+    The primary metric is measured with the best weights, or after the final step if `at_end` is
+    true.
     """
     outcome = read_object(file, "status") if file.is_file() else {"status": None}
     status = outcome["status"]
@@ -275,8 +277,8 @@ def check_seeds(runs: Sequence[Measured]) -> None:
 def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Rename columns so that no column mixes scores of models that were trained on different data.
 
-    The run's own column becomes a prefix of a column's name in two cases: runs on different data
-    have a column of that name, or it is the name of a run's own column.
+    A column's name gets the run's own column as prefix in two cases: runs on different data share
+    the name, or the name is also a run's own column.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

@@ -64,7 +64,7 @@ def peak_rate(config: TrainingConfig) -> float:
 
 
 def first_piece(task: Task, config: TrainingConfig, seed: int) -> Any:
-    """Return a part of the first micro-batch, or all of it if it cannot be divided."""
+    """Return a part of the first micro-batch, or the whole micro-batch if it cannot be divided."""
     whole = config.gradient_accumulation_steps
     try:
         parts = min(CUTS * whole, config.batch_size)
@@ -116,9 +116,8 @@ def try_first_step(
 def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
     """Record the most recent output of the model's last stack.
 
-    Some models call the layers of the stack one by one, and not the stack itself. The record is
-    then the output of the final norm, or of the last layer if the model does not call the final
-    norm.
+    Some models call the layers one by one instead of the stack. The record is then the output of
+    the final norm, or of the last layer if the final norm is not called.
     """
     outputs: list[Tensor] = []
     stack = last_stack(model)
@@ -250,7 +249,8 @@ def steps_at_peak(
 ) -> list[StepReading]:
     """Take and measure the first steps of training at a constant rate, the schedule's peak rate.
 
-    Effects of the peak rate appear early in this way, but are stronger than after a warm-up.
+    At a constant rate, effects of the peak rate appear early. They are stronger than after a
+    warm-up.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

@@ -61,7 +61,7 @@ def check_weights_first(recipe: Recipe) -> None:
     """Check that a model's weights fit in the memory of one process, before data are read.
 
     A task that a user wrote is not checked here, because its sizes may depend on the data.
-    `magneto.training.model.check_memory` checks it after its data are read.
+    `magneto.training.model.check_memory` checks such a task after its data are read.
 
     Raises:
         ValueError: If the weights do not fit. The message names what to reduce.
@@ -194,9 +194,10 @@ def end_if_learned(state: TrainingState) -> None:
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
     """Return whether a cell's rate is neither the best of its row nor a neighbour of the best.
 
-    This is assumed if, in one direction, the loss falls from the cell's rate to a second rate and
-    again to the next rate beyond it. The three runs have the same row and seed. Their losses up to
-    `step` are compared batch by batch, and each must differ by two standard errors.
+    The test compares the cell with two further rates in one direction, in runs of the same row and
+    seed. The loss must fall from the cell's rate to the second rate, and from there to the third
+    rate. Losses up to `step` are compared batch by batch. Each fall must exceed two standard
+    errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
@@ -212,9 +213,9 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
 
 
 def losses_up_to(run: Path, step: int) -> dict[int, float]:
-    """Return a run's training losses between `step / 2` and `step`; {} if it logged none at `step`.
+    """Return a run's training losses between `step / 2` and `step`, or {} if `step` was not logged.
 
-    Earlier steps do not count. They contain the warm-up, in which rates hardly differ.
+    Earlier steps do not count, because rates hardly differ during the warm-up.
     """
     rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
@@ -239,7 +240,7 @@ def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bo
 
 
 def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> Cell | None:
-    """Return the finished cell with the best score, the first of equals; None without a score."""
+    """Return the finished cell with the best score, or None. Of equal cells, return the first."""
     scores: list[tuple[float, Cell]] = []
     for cell in sweep.cells():
         found = read_result(folder, cell) or {"status": None}
@@ -260,7 +261,7 @@ def default_jobs() -> int:
 def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, int], None]) -> bool:
     """Run a sweep with `jobs` worker processes. Return whether all cells are finished.
 
-    After Ctrl-C or SIGTERM, each worker saves its run and stops. It does so too if the parent
+    After Ctrl-C or SIGTERM, each worker saves its run and stops. Workers also stop if the parent
     process was killed.
 
     Raises:

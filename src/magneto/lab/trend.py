@@ -1,8 +1,8 @@
 """Extrapolation from a few sizes to a larger size: parabolas and power laws.
 
-The best learning rate is the vertex of a parabola in the logarithm of the rate. Its dependence on
-size is a power law, fitted in logarithms. The exponent and the scatter have priors, because a few
-sizes determine them poorly. The priors matter less with more sizes.
+The best learning rate is the vertex of a parabola in the logarithm of the rate. The best rate
+depends on size by a power law, which is fitted in logarithms. The exponent and the scatter have
+priors, because a few sizes determine them poorly. The priors matter less with more sizes.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def fit_law(
             the value itself is linear, and the errors are those of the value.
 
     Returns:
-        The law. Its interval is for a measured value, so it includes the scatter around the law.
+        The law. The interval is for a measured value, so it includes the scatter around the law.
     """
     sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
     x, y = np.log(sizes), np.log(values) if logs else values
@@ -177,7 +177,7 @@ def fit_law(
 
 
 def reaches(law: Law, limit: float, size: float) -> float | None:
-    """Return the size at which a law's value is `limit`; None if there is none.
+    """Return the size at which a law's value is `limit`, or None.
 
     The law was fitted in logarithms, and its "value" is the forecast for `size`.
     """

@@ -2,7 +2,7 @@
 
 The theory (section 3.2 of the paper) bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta)
 at initialisation, divided by the learning rate eta and the width d. F is the logit of a label, and
-the step is taken on this logit. There are two measurements, and they grow differently with depth:
+the step is taken on this logit. Two measurements grow differently with depth:
 
 - "label": the change of the label's logit, as in the theory.
 - "output": the relative change of the whole output by a step on a batch's cross-entropy, which is
@@ -269,8 +269,8 @@ def effective_scales(stack: ProbedStack) -> Scales:
 
     The square of a scale is fan_in times the variance of a matrix's entries. w is the scale of the
     sublayer's first matrix (v_proj or fc1), and v that of its second matrix (out_proj or fc2). The
-    squares of a gated fc1's two halves are averaged, because the theory has no gate. So are the
-    squares of a sublayer's experts, because a token passes through one of them.
+    squares of a gated fc1's two halves are averaged, because the theory has no gate. The squares of
+    a sublayer's experts are averaged too, because a token passes through one expert.
 
     Raises:
         ValueError: If a weight matrix is constant or not finite, or if the skip connections have
@@ -305,7 +305,7 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 class Bound:
     """The theory's bound on the model update by one SGD step, divided by learning rate and width.
 
-    Both bounds are given by form of the formula; they are {} if the theory has no bound.
+    Both bounds are dictionaries by form of the formula, and {} if the theory has no bound.
 
     Attributes:
         derived: Bound with the scales that the placement's initialisation gives square matrices.

@@ -1,9 +1,10 @@
 """The verdict of the probe: it predicts from a short run whether training fails, and says why.
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
-placements. Most of them come from a calibration that probed and trained configurations of five
-tasks (benchmarks/results/probe-calibration.*). They were chosen on the first configurations of the
-calibration. The documentation reports the verdicts' accuracy on the other configurations.
+placements. Most thresholds come from a calibration that probed and trained configurations of five
+tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on the first
+configurations of the calibration. The documentation reports the verdicts' accuracy on the other
+configurations.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ SMALL_MOVE = 0.1
 class Threshold:
     """Limits of a number.
 
-    Beyond `undecided` the number does not decide whether training fails. Beyond `fails` it predicts
-    failure; None if it never does.
+    Beyond `undecided` the number does not decide whether training fails. Beyond `fails` the number
+    predicts failure. `fails` is None if no value does.
     """
 
     worse: Literal["above", "below"]
@@ -124,9 +125,9 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the variation between positions that is left after the last layer.
 
-    The share is a ratio of mean squares: that of the last layer's output over that of the first
-    layer's, in the stack where it is smallest. Near 0 the stack has a rank collapse, and its
-    outputs are equal at all positions. The share is nan if a ratio is nan or was not measured.
+    The share is the mean square of the last layer's variation divided by the first layer's. With
+    several stacks, the smallest share counts. Near 0 the stack has a rank collapse, and its outputs
+    are equal at all positions. The share is nan if a ratio is nan or was not measured.
     """
     shares = []
     for stack in stacks(layers):
@@ -138,8 +139,8 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 def distinct_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the variation between positions in the mean square of the last output.
 
-    The share is that of the stack where it is smallest. It is 0 if a measurement is not finite, and
-    nan if one is missing.
+    With several stacks, the smallest share counts. The share is 0 if a measurement is not finite,
+    and nan if a measurement is missing.
     """
     shares = []
     for stack in stacks(layers):
@@ -173,7 +174,7 @@ def _kept(run: ShortRun) -> Finding:
 
 
 def _moved(run: ShortRun) -> Finding:
-    """Report the output's change by a step. The calibration gave no threshold for it."""
+    """Report the output's change by a step. The calibration gave no threshold for this change."""
     small, peak = rate_of_move(run.first_steps, SMALL_MOVE), run.at_rate(run.peak)
     near = "" if small is None else f"; a rate of {small:.2g} changes it by {percent(SMALL_MOVE)}"
     text = (
@@ -274,7 +275,8 @@ def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
 def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
     """Return the rate at which a first step changes the output by `moved`, or None.
 
-    The rate is interpolated between trials. It is None if no two neighbouring trials enclose it.
+    The rate is interpolated between trials. The result is None if no two neighbouring trials
+    enclose the rate.
     """
     points = [(t.moved, t.learning_rate) for t in tries if t.learning_rate > 0]
     return _between(points, moved)

@@ -231,7 +231,7 @@ def find_family(placement: str | Placement) -> Family:
     """Return the formula of a placement.
 
     Raises:
-        ValueError: If there is none; the message names the placements that have one.
+        ValueError: If the placement has no formula. The message names the placements with one.
     """
     row = find_placement(placement)
     if family := _family(row):

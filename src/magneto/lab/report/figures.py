@@ -148,7 +148,7 @@ def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]
 
 
 def _shift(rates: Sequence[float], position: float, count: int) -> float:
-    """Return a factor of x that keeps markers of placements at the same rate apart."""
+    """Return the factor of x that separates the markers of placements at the same rate."""
     gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
     return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
 
@@ -185,7 +185,7 @@ def _draw_score(
 
 
 def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[str, Any]) -> None:
-    """Fit the y axis to the means. Intervals do not count, because wide ones flatten the lines."""
+    """Fit the y axis to the means, because wide intervals would flatten the lines."""
     shown = [mean for mean in means if mean is not None]
     named = reference(comparison)
     if not shown:
@@ -207,9 +207,10 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return a value for comparison and its name; None if there is none.
+    """Return a reference value and its name, or None.
 
-    The value is the trivial baseline, else the median initial loss if the metric is the loss.
+    The value is the trivial baseline. Without a baseline, the value is the median initial loss if
+    the metric is the loss.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
@@ -382,7 +383,7 @@ def divergence_marks(cells: Rows) -> list[Mark]:
 def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
     """Return the steps and losses of about `CURVE_POINTS` points of a curve.
 
-    All losses that are not finite are kept, as nan.
+    Losses that are not finite are all kept, as nan.
     """
     every = max(len(curve) // CURVE_POINTS, 1)
     rows = [(int(step), finite(loss)) for step, loss in curve]

@@ -2,8 +2,8 @@
 
 A placement has the same colour, marker and dash in all figures and tables. The colours were chosen
 by a search. Every pair differs by more than 12 in CIEDE2000 with any colour vision, and each colour
-has a contrast of at least 3 with its page. A test checks both. Figures are drawn in the colours of
-light pages. On dark pages the style sheet replaces these colours.
+has a contrast of at least 3 with its page. A test checks the differences and the contrasts. Figures
+are drawn in the colours of light pages. On dark pages the style sheet replaces these colours.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Plot:
         self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
-        """Assign artists to a series. The page hides them when a reader hides the series."""
+        """Assign artists to a series. A reader who hides the series hides the artists."""
         self._shown[series.index] = series
         for artist in artists:
             self._groups += 1

@@ -1,6 +1,6 @@
 """Reports of comparisons and runs: pages, texts, tables and figures.
 
-A page is a single file that needs no network. It contains its figures as SVG and its script. The
+A page is a single file that needs no network. The page contains figures as SVG, and a script. The
 figures are also written as files.
 """
 
@@ -229,7 +229,7 @@ def summary_rows(
 
 
 def shown_equal(value: float | None, best: float | None, decimals: int) -> bool:
-    """Return whether two values are equal when rounded to `decimals` decimals; False for None."""
+    """Return whether two values are equal with `decimals` decimals; False for None."""
     return None not in (value, best) and f"{value:.{decimals}f}" == f"{best:.{decimals}f}"
 
 
