@@ -192,7 +192,7 @@ def pair(word: str) -> tuple[str, str]:
 
 
 def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return a grid field with the placements, or {} for a model without placement."""
+    """Return the grid's field of placements, or {} for a model without placement."""
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
         named = list(args.placements or ["all"])

@@ -198,7 +198,12 @@ def image_processor(config: Any) -> hf.MagnetoImageProcessor:
 
 def check_beit3(model: nn.Module, to: str | None) -> None:
     if not isinstance(model.config, VisionLanguageConfig) or to is not None:
-        raise ConfigError(["--tokenizer and --labels need BEiT-3 weights with texts, and no --to"])
+        raise ConfigError(
+            [
+                "--tokenizer and --labels are for BEiT-3 weights of a model that reads "
+                "texts; omit --to"
+            ]
+        )
 
 
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def hash_of(text: str) -> int:
 
 
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
-    """Return a limit for hashes of keys. A key is held out if the key's hash is below the limit.
+    """Return the limit of hashes below which keys are held out.
 
     The limit is usually `fraction` times 2^64, which holds out about this share of the keys. If all
     or none of the keys were below this limit, the limit moves just past the nearest key. A single

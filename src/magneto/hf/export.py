@@ -357,8 +357,8 @@ def harness_scores(
     except (OSError, RuntimeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"lm-evaluation-harness cannot run {', '.join(names)}: {first}. On a machine without "
-            "internet, give --include DIR with .yaml files of local data."
+            f"lm-evaluation-harness cannot run {', '.join(names)}: {first}. Without internet, "
+            "give --include DIR, a folder of .yaml task files that read local data."
         ) from error
     if found is None:
         raise ValueError(f"lm-evaluation-harness returned no result for {', '.join(names)}")

@@ -198,8 +198,8 @@ def fit_budget(
     """Return a ladder with as many steps per run as the budget allows.
 
     `timed` has two numbers for each size: the seconds per step, and the seconds of a cell outside
-    its steps. With `fewer_seeds`, the last seeds are dropped as long as runs would have fewer than
-    `GOOD_STEPS` steps. A ladder that has begun keeps its number of steps.
+    its steps. If `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps, seeds are
+    dropped to make runs longer. A ladder that has begun keeps its number of steps.
 
     Raises:
         ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, or fewer than the recipe's
@@ -490,8 +490,8 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     waiting = sum(len(missing_cells(folder, ladder, size)) for size in sizes)
     open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
     if ladder.capacity and waiting:
-        open_points.append(f"The budget did not allow {waiting} further runs that would narrow the "
-                           "intervals of rates.")  # fmt: skip
+        open_points.append(f"The budget did not allow {waiting} further runs, so the intervals "
+                           "of best rates are wide.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
         for size in sizes

@@ -43,7 +43,7 @@ class OptionTokens:
 
     @cached_property
     def shared(self) -> int:
-        """Length of the prefix of all options that needs no logits."""
+        """Length of the shared prefix of all options. The prefix needs no logits."""
         first, *others = self.sequences
         least = min(len(s) - n for s, n in zip(self.sequences, self.scored, strict=True)) - 1
         unlike = (n for n in range(least) if any(other[n] != first[n] for other in others))

@@ -35,7 +35,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Stack's module for no position encoding. All other modules of a stack are subclasses."""
+    """Position module of a stack, which adds nothing. Subclasses encode positions."""
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()

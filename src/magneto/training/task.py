@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Add up the losses of a batch's groups, with units and logs. Logs are added by name."""
+    """Add up the losses, units and logs of a batch's groups. Logs are added by name."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()

@@ -138,9 +138,8 @@ def segmentation_scores(
 
     Returns:
         For each class that occurs or is predicted, "iou_NAME" is the intersection over union. The
-        mean of all "iou_NAME" is "mean_iou". The share of right pixels is "pixel_accuracy". The
-        share of right pixels of each class, averaged over the classes that occur, is
-        "mean_accuracy".
+        mean of all "iou_NAME" is "mean_iou". The share of right pixels is "pixel_accuracy".
+        "mean_accuracy" is the accuracy of each class, averaged over the classes that occur.
 
     Raises:
         ValueError: If no pixel has a class.

@@ -380,7 +380,7 @@ class PairTask(FineTunedTask):
         """Return the labels of images with texts, the most probable label first.
 
         `inputs` has one item for each image. The two images of a text must be neighbours, the left
-        image first. The two images of a text get the same prediction.
+        image first. The two images of a text share one prediction.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.

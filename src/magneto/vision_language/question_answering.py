@@ -221,8 +221,8 @@ class QuestionAnswering(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of a question-only baseline. Without public answers, return {}.
 
-        The baseline chooses the most frequent answer to training questions with the same words. The
-        baseline's loss is the loss of predicting the mean training targets for every question.
+        The baseline chooses the most frequent answer to training questions with the same words.
+        Its loss is that of one prediction for all questions, the mean of the training targets.
         """
         found = self.splits
         if not found.answered:

@@ -225,4 +225,4 @@ def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsy
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
     assert run(tmp_path / "back", tmp_path / "again") == 0
     given = (ours, tmp_path / "theirs", "--to", "beit3", "--labels", labels)
-    assert "need BEiT-3 weights with texts" in refused(capsys, "convert", *given)
+    assert "are for BEiT-3 weights" in refused(capsys, "convert", *given)

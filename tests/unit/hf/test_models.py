@@ -155,7 +155,7 @@ def test_what_the_harness_cannot_run_is_told_by_its_first_line(
     for error, message in ((OSError("no data\nin a"), "no data"), (RuntimeError(), "RuntimeError")):
         harness = SimpleNamespace(simple_evaluate=Mock(side_effect=error))
         monkeypatch.setitem(sys.modules, "lm_eval", harness)
-        with pytest.raises(ValueError, match=f"cannot run boolq: {message}. On a machine"):
+        with pytest.raises(ValueError, match=f"cannot run boolq: {message}. Without internet"):
             harness_scores(None, ["boolq"], 0, 1, None)
 
 
