@@ -12,8 +12,8 @@ from tests.unit.test_imports import FILES, module_name, modules_after
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 46_680,
-    "lines of tests": 29_270,
+    "lines of source": 45_840,
+    "lines of tests": 29_380,
     "lines of benchmarks": 4_510,
     "modules": 154,
     "modules with one importer": 23,
