@@ -26,6 +26,8 @@ def test_json_tells_what_was_computed(capsys: pytest.CaptureFixture[str]) -> Non
     made = bound(capsys, "--encoder-layers 1 --decoder-layers 1 --v 2/1,3,1 --w 1")
     assert (made["scales"]["encoder"]["v"], made["scales"]["decoder"]["v"]) == (2, [1, 3, 1])
     assert made["growth_exponent"]["paper"] is None and len(made["depths"]) == 1
+    both = bound(capsys, "--encoder-layers 1 --decoder-layers 1 --v 2 --w 1")["scales"]
+    assert both["encoder"]["v"] == both["decoder"]["v"] == 2
     # D = 11, sum of steps 14, 1 + 9/1 + 1/10; cross 9/11 of it. D = 8, sum of steps 10, 1 + 4/4.
     expected = {"decoder": 14 / 11 * 10.1, "passed_on": 9 / 11 * 10.1, "encoder": 10 / 8 * 2}
     assert {name: made[name] for name in expected} == pytest.approx(expected)

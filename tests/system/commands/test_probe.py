@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
+from magneto.commands.probe import load_each
 from tests.commands import printed, refused
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
@@ -77,3 +78,8 @@ def test_train_writes_what_layers_do(
     assert [json.loads(line)["step"] for line in lines] == [2, 4]
     line = refused(capsys, *words, "--out", tmp_path / "other", "--probe-every", "1")
     assert "2 steps or more" in line and not (tmp_path / "other").exists()
+
+
+def test_a_placement_is_probed_once() -> None:
+    recipes = load_each("causal-lm/tiny", {}, ["pre", "pre", "sub"])
+    assert [recipe.model.placement for recipe in recipes] == ["pre", "sub"]

@@ -22,8 +22,10 @@ from magneto.lab.forecast import (
     PRIORS,
     add_sensitivity,
     answer,
+    compared,
     forecast,
     limitations,
+    sensitivity,
     sum_up,
 )
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
@@ -441,6 +443,24 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
     lines = answer("width", 512, prediction, {"pre": [], "sub": []})
     assert "Sub-LN has the lowest loss" in lines[0] and "Possibly as good: Pre-LN" in lines[1]
     assert "opposite orders" in " ".join(limitations("width", 512, rungs, prediction))
+    rows = prediction["rows"]
+    rows["pre"]["loss"] = {**rows["sub"]["loss"], "value": 1.1 * rows["sub"]["loss"]["value"]}
+    for low, claim in ((-0.1, "Possibly as good: Pre-LN"), (0.05, "Worse: Pre-LN")):
+        rows["sub"]["gaps"]["pre"] |= {"low": low, "value": 0.1, "high": 0.3}
+        assert claim in answer("width", 512, prediction, {"pre": [], "sub": []})[1]
+
+
+def test_a_forecast_holds_inside_its_interval() -> None:
+    law = {"low": 1.0, "value": 2.0, "high": 4.0}
+    held = {truth: compared(law, truth)["holds"] for truth in (0.5, 1.0, 4.0, 5.0)}
+    assert held == {0.5: False, 1.0: True, 4.0: True, 5.0: False}
+    assert compared(law, 0.5)["off"] == pytest.approx(4)
+
+
+def test_a_loss_above_the_initial_one_counts_as_the_initial_one() -> None:
+    cells = [{"seed": 1, "status": "finished", "initial_loss": 3.0, "loss": loss,
+              "learning_rate": rate} for rate, loss in ((1e-3, 2.0), (1e-2, 9.0))]  # fmt: skip
+    assert sensitivity(cells, 1, 1e-3, 1e-2) == pytest.approx(0.5)
 
 
 def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:

@@ -137,6 +137,7 @@ def test_a_loss_that_is_no_number_is_divergence_at_its_step(tmp_path: Path) -> N
     assert torch.equal(kept["batch.0"], expected[0]) and torch.equal(kept["batch.1"], expected[1])
     state = json.loads((tmp_path / "diverged" / "state.json").read_text())
     assert state["diverged_at"] == first and None in state["losses"]
+    assert state["weights_after_step"] == result.step
     assert tensors(tmp_path / "diverged").keys() == task.build_model().state_dict().keys() - {
         "head.weight"  # tied
     }

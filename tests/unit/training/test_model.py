@@ -20,6 +20,7 @@ from magneto.training.model import (
     check_memory,
     count_flops,
     initial_model,
+    peak_memory,
 )
 from magneto.training.task import Loss, place_companion
 from tests.unit.training.toy import Moving, Toy, ToyData
@@ -213,3 +214,7 @@ def test_what_fits_is_not_refused(machine: None, tmp_path: Path) -> None:
     task = recipe.build_task()
     task.prepare()
     check_memory(task, recipe.training, ALONE, 1)
+
+
+def test_peak_memory_is_in_bytes() -> None:
+    assert 10**8 < peak_memory(torch.device("cpu")) < 10**12

@@ -104,6 +104,7 @@ def test_a_list_of_answers_is_of_annotators(tmp_path: Path) -> None:
     found = load(path, validation_source=str(path), answer_lookup="normalised")
     assert found.answers == ["red", "yes", "blue", "no"]
     assert found.train.values("answers")[0] == ("Red",) * 7 + ("The Red",) * 3
+    assert found.train.values("majority")[0] == "Red"
     assert found.coverage == (pytest.approx(0.35), 1.0)
 
 
@@ -346,10 +347,18 @@ def test_a_question_about_a_missing_image_has_no_answer(tmp_path: Path) -> None:
     assert {answer for number, answer in given if number in (10030, 10031)} == {""}
 
 
-def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
+def test_the_baseline_reads_questions_alone(tmp_path: Path, monkeypatch: Any) -> None:
     """Of both questions either answer is as common: who sees no image is half right."""
-    task = question_task(tmp_path, validation_images=6)
+    task, known = question_task(tmp_path, validation_images=6), list[Any]()
+
+    def answers(texts: Any, targets: Any, asked: Any) -> Any:
+        known.append(targets)
+        return question_only_answers(texts, targets, asked)
+
+    name = "magneto.vision_language.question_answering.question_only_answers"
+    monkeypatch.setattr(name, answers)
     found = task.baseline()
+    assert len(known) == 1 and known[0] is task.splits.train_targets
     assert found["accuracy"] == 0.5 and found["unknown"] == 0
     assert found.keys() == measured(task, task.build_model()).keys()
     asked = torch.cat([batch["targets"] for batch in task.validation_batches()])
