@@ -59,6 +59,8 @@ def test_text_classifier(tmp_path: Path, capsys) -> None:
     given = words(texts, pairs, padding=True, return_tensors="pt")
     assert torch.equal(given["input_ids"], batch["tokens"]) and "token_type_ids" in given
     assert torch.equal(given["attention_mask"].bool(), batch["mask"])
+    alone, first = words(texts[0])["input_ids"], given["input_ids"][0].tolist()
+    assert alone == first[: first.index(task.tokenizer.end) + 1]
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     expected = task.outputs(opened.model, batch)
     assert torch.equal(loaded(**given).logits, expected)
