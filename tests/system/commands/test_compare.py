@@ -1,7 +1,7 @@
 """`magneto compare` of images and texts, with and without measurements."""
 
 import shutil
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +117,9 @@ def test_runs_on_changed_data_do_not_join(
         assert "changed after the run began" in line
         assert ((out / file).read_bytes(), {*out.rglob("cells/*")}) == before
         shutil.rmtree(out / "rungs" / "width-16", ignore_errors=True)
+
+
+@pytest.mark.parametrize("word", ["=1", "mem_gb"])
+def test_a_clusters_option_has_a_name_and_a_value(word: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="must be NAME=VALUE"):
+        compare.pair(word)

@@ -74,6 +74,13 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
     assert table.columns["audio"].present().tolist() == [True, True, False]
 
 
+def test_folders_of_a_shard_separate_examples(tmp_path: Path) -> None:
+    members = {"a/1.txt": b"one", "b/1.txt": b"two", "b/1.json": b'{"speaker": 3}'}
+    source = write_shard(tmp_path / "a.tar", {**members, "b/1.wav": b"sound"})
+    table = read_source(str(source), Counts(), "audio")["train"]
+    assert table.values("text") == ["one", "two"] and table.values("speaker") == [None, 3]
+
+
 def test_shards_are_read_although_tables_of_their_records_lie_beside_them(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     write_shard(tmp_path / "00000.tar", {"1.jpg": b"\xff\xd8\xff", "1.txt": b"a dog"})

@@ -5,6 +5,7 @@ import json
 import random
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from magneto.language.in_context import (
     OptionTokens,
     SuiteScore,
     answer_credit,
+    context_length,
     draw_demonstrations,
     encode_items,
     evaluate_suite,
@@ -321,3 +323,9 @@ def test_what_is_shared_is_read_once() -> None:
     log_likelihoods(language_model, texts)
     # All but the last token of the context once, then for each option that one and the next.
     assert sum(tokens.numel() for tokens in read) == 39 + 4 * 2
+
+
+@pytest.mark.parametrize(("positions", "length"), [("learned", 64), ("rope", 128)])
+def test_prompts_are_at_most_as_long_as_in_training(positions: str, length: int) -> None:
+    config = SimpleNamespace(positions=positions, max_length=64)
+    assert context_length(config, 128, None) == length and context_length(config, 128, 9) == 9

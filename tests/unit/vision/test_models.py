@@ -19,7 +19,12 @@ from magneto.training.logging import PLATEAU_FILE
 from magneto.training.model import initial_model
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassifierConfig, SegmentationDataConfig
-from magneto.vision.frozen_features import NEIGHBOURS, layer_features, neighbour_accuracy
+from magneto.vision.frozen_features import (
+    NEIGHBOURS,
+    layer_features,
+    linear_accuracy,
+    neighbour_accuracy,
+)
 from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
 from magneto.vision.models import (
     ImageClassifier,
@@ -235,3 +240,9 @@ def test_features_are_the_layers_own_places() -> None:
         for found, state in zip(model.features(images), states, strict=True):
             assert found.shape == (2, 16, 4, 4)
             assert torch.equal(found[:, :, 1, 2], state[:, prefix + 4 + 2])
+
+
+def test_features_far_from_zero_are_standardised_alike() -> None:
+    pytest.importorskip("sklearn")
+    features, labels = 100 + torch.arange(20.0)[:, None] % 2, torch.arange(20) % 2
+    assert linear_accuracy(features, labels, features, labels) == 1

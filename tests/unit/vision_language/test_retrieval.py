@@ -127,3 +127,12 @@ def test_chance_is_the_mean_over_all_orders(monkeypatch: pytest.MonkeyPatch) -> 
         )
         assert found == pytest.approx(hits / 120 / 4)
     assert chance(1, Counter({1: 1})) == {1: 1.0, 2: 1.0}
+
+
+@torch.no_grad()
+def test_embeddings_are_in_the_order_of_the_inputs(tmp_path: Path) -> None:
+    task = retrieval_task(tmp_path)
+    model, picture = task.build_model().eval(), task.splits.train.open(0)
+    inputs = ["a dog", picture, "two cats"]
+    alone = [task.predict(model, [each])[0] for each in inputs]
+    torch.testing.assert_close(task.predict(model, inputs), alone)
