@@ -165,5 +165,6 @@ def test_digits_and_scenes() -> None:
     assert image.shape == (48, 48, 3) and mask.shape == (48, 48)
     seen = {int(c) for n in range(200) for c in np.unique(scenes.validation.mask(n))}
     assert seen == set(range(len(scenes.classes))) == set(range(11))
+    assert len({scenes.validation.pixels(n).tobytes() for n in range(200)}) == 200
     # Digits are brighter than what is behind them.
     assert image[mask > 0].mean() > image[mask == 0].mean() + 30
