@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
     "lines of source": 45_840,
-    "lines of tests": 29_380,
+    "lines of tests": 29_470,
     "lines of benchmarks": 4_510,
     "modules": 154,
     "modules with one importer": 23,
