@@ -78,7 +78,7 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
-    """Add runs of `seeds` to a finished sweep, at each row's best rate and beside that rate.
+    """Return a finished sweep plus runs of `seeds` at and beside each row's best rate.
 
     A row without a best rate gets no runs.
     """

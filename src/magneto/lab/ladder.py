@@ -269,7 +269,7 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
 def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
     """Add the next cells to the comparison at one size. Return None if there are no cells.
 
-    A lock on the folder prevents that machines overwrite each other's cells.
+    A lock on the folder keeps machines from overwriting each other's cells.
     """
     rung_folder = ladder.folder(folder, size)
     lock = acquire_lock(folder, math.inf)
@@ -490,8 +490,8 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     waiting = sum(len(missing_cells(folder, ladder, size)) for size in sizes)
     open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
     if ladder.capacity and waiting:
-        open_points.append(f"The budget did not allow {waiting} further runs, so the intervals "
-                           "of best rates are wide.")  # fmt: skip
+        open_points.append(f"The budget did not allow {waiting} further runs, which would "
+                           "narrow the intervals of best and largest stable rates.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
         for size in sizes

@@ -51,7 +51,7 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     multiplied by sqrt(width), and get unit variance. Position embeddings are also initialised from
     N(0, 1/width). Torchscale initialises position embeddings from N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
-    """Final norm of the stack. With "placement", the norm placement decides whether it exists. With
+    """Final norm of the stack. With "placement", the norm placement decides if there is one. With
     "none", there is no final norm. BEiT-3 has no final norm for question answering, because the
     pooler begins with a norm."""
 
@@ -247,7 +247,7 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
     """Number of answers. null: the length of the answer list, which is 3129 for VQA v2."""
     final_norm: Literal["placement", "none"] = "none"
-    """Final norm of the stack. With "placement", the norm placement decides whether it exists. With
+    """Final norm of the stack. With "placement", the norm placement decides if there is one. With
     "none", as in BEiT-3, there is no final norm, because the pooler begins with a norm."""
     head_rate: Free[PositiveFloat] = 1.0
     """Ratio of the head's learning rate to the learning rate of all other parameters. The pooler is
