@@ -80,13 +80,13 @@ class TextTask(Task):
 
     @property
     def length(self) -> int:
-        """Number of tokens of a window, without the next token after the window."""
+        """Number of corpus tokens in an input sequence."""
         return self.data_config.max_length
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return a batch of `windows` (batch, length + 1), which include the next token.
+        """Return a batch of token windows, (batch, length + 1).
 
-        `seeds` has a random seed for each row.
+        The last token of a window is never an input. `seeds` has a random seed for each row.
         """
         raise NotImplementedError
 
@@ -123,7 +123,10 @@ class TextTask(Task):
         return np.concatenate([part for part, _ in tokenize_documents(texts, self.tokenizer)])
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return windows in order. Random masks are the same for every seed."""
+        """Return the validation batches in the order of the corpus.
+
+        Masked positions do not depend on the training seed.
+        """
         tokens, length = self.text.validation.tokens, self.length
         numbers = np.arange(count_windows(tokens, length))
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))

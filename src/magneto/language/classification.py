@@ -99,7 +99,7 @@ class TextClassification(Task):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the pre-training run, of the configuration, or trained on the texts."""
+        """Tokenizer of `data.tokenizer`. A "bpe" tokenizer is trained on the training texts."""
         name = self.data_config.tokenizer
         if name == "auto" and self.model_config.pretrained:
             return load_tokenizer(run_tokenizer(pretrained_run(self.model_config)))
@@ -241,7 +241,12 @@ class TextClassification(Task):
         return LazyBatches(plans, make)
 
     def _validation_plans(self) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-        """Return row numbers per batch, and the validation set and label of each row."""
+        """Divide the validation rows into batches.
+
+        Returns:
+            The row numbers of each batch, the validation set of each row, and the label of each
+            row.
+        """
         tables = self.texts.validation.values()
         sizes = [len(table) for table in tables]
         sets = np.repeat(range(len(sizes)), sizes)
@@ -388,7 +393,7 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
 def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return "pearson" and "spearman" correlations.
 
-    Both are 0 if the predictions or the labels are constant.
+    The correlations are 0 if all predictions or all labels are equal.
     """
     from scipy import stats
 

@@ -81,15 +81,15 @@ class TextDataConfig:
     max_length: PositiveInt = 512
     """Sequence length in tokens."""
     validation_fraction: Share = 0.05
-    """Share of documents used for validation if the source has no validation split. A hash chooses
-    at least one document."""
+    """Share of documents used for validation if the source has no validation split. A hash of the
+    text selects the documents. At least one document is held out."""
     validation_source: str | None = None
     """Separate source of validation text. If set, no documents of `source` are held out."""
     mask_documents: bool = False
     """Restrict attention to tokens of the same document."""
     streaming: bool = False
-    """Read and tokenise the text during training, without a cache. Use this for corpora larger than
-    the disk."""
+    """Read and tokenise the text during training, without a cache. Use streaming for corpora larger
+    than the disk."""
 
     @rule
     def _vocabulary_has_all_bytes(self) -> Iterator[str]:
@@ -188,10 +188,10 @@ class TextClassifierConfig(TextEncoderConfig):
     """Dropout before and between the head's two layers (0.1 in BERT and in the paper)."""
     pooling: Literal["first", "mean"] = "first"
     """Input of the head: the feature of the "first" token, as in BERT, or the "mean" of all
-    features. Without pre-training, "mean" learns more than "first" from few texts."""
+    features. Without pre-training, "mean" needs fewer training texts than "first"."""
     pretrained: Free[str | None] = None
     """Directory of a pre-training run. The model starts from the encoder of this run, which must
-    have the same shape. The path may contain "{placement}" for the name of the placement. null
+    have the same shape. The name of the norm placement replaces "{placement}" in the path. null
     trains from scratch."""
 
 
@@ -234,13 +234,13 @@ class ClassificationDataConfig:
     is truncated first. null uses a length that 99 % of the training inputs do not exceed, up to
     `model.max_length`."""
     token_dropout: Dropout = 0.0
-    """Probability of replacing a token of a training text by the mask token. Each epoch chooses new
-    tokens. Token dropout helps with small training sets."""
+    """Probability of replacing a token of a training text by the mask token. The masked tokens
+    differ between epochs. Token dropout helps with small training sets."""
     separator: Literal["single", "double"] = "double"
     """Number of `</s>` tokens between the texts of a pair: one ("single") or two ("double")."""
     validation_fraction: Share = 0.1
     """Share of rows used for validation if the source has no validation set. A hash of the text
-    chooses the rows."""
+    selects the validation rows."""
     validation_source: str | None = None
     """Separate source of validation rows."""
 
@@ -263,7 +263,11 @@ class ClassificationDataConfig:
 
     @property
     def input_length(self) -> int:
-        """Value of `max_length`. A null value raises ValueError until the task is prepared."""
+        """Maximum length of an input in tokens.
+
+        Raises:
+            ValueError: If `max_length` is null.
+        """
         if self.max_length is None:
             raise ValueError("data.max_length is null. Set a length, or prepare the task to "
                              "derive a length.")  # fmt: skip

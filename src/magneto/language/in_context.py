@@ -43,7 +43,10 @@ class OptionTokens:
 
     @cached_property
     def shared(self) -> int:
-        """Length of the shared prefix of all options. The prefix needs no logits."""
+        """Length of the token prefix that all options share.
+
+        The prefix ends before the first token whose logits are needed.
+        """
         first, *others = self.sequences
         least = min(len(s) - n for s, n in zip(self.sequences, self.scored, strict=True)) - 1
         unlike = (n for n in range(least) if any(other[n] != first[n] for other in others))
@@ -83,7 +86,10 @@ def answer_credit(values: Sequence[float], answer: int) -> float:
 
 
 def mean_accuracy(credits: np.ndarray) -> Accuracy:
-    """Average credits of shape (seeds, items), which range from 0 to 1."""
+    """Return the mean accuracy over seeds and questions.
+
+    `credits`, (seeds, questions), are the scores of the answers from 0 to 1.
+    """
     by_seed, by_item = credits.mean(axis=1), credits.mean(axis=0)
     seed_error, item_error = _standard_error(by_seed), _standard_error(by_item)
     return Accuracy(float(credits.mean()), tuple(map(float, by_seed)), seed_error, item_error)
@@ -103,8 +109,8 @@ class SuiteScore:
         seeds: Seeds of the demonstrations; the first seed if there are no demonstrations.
         by_sum: Accuracy by summed log-likelihoods.
         by_mean: Accuracy by mean log-likelihoods per token.
-        partial: Whether the text after a blank is scored. If so, the paper reports `by_sum`; if
-            not, `by_mean`.
+        partial: Whether the suite scores the text after a blank. The paper reports `by_sum` for
+            suites with a blank, and `by_mean` for suites without a blank.
         chance: Expected accuracy of guessing.
         demonstrations: Mean number of demonstrations that fit before a question.
         truncated: Share of questions that lost tokens at the beginning.
@@ -230,8 +236,9 @@ def prepend_demonstrations(
 ) -> tuple[OptionTokens, int, bool]:
     """Put the same demonstrations before each option of a question.
 
-    The results are the new sequences, the number of demonstrations that fit, and whether the
-    question is complete.
+    Returns:
+        The new sequences, the number of demonstrations that fit, and False for a truncated
+        question.
     """
     if max(item.scored) > length:
         endings = tuple(sequence[-length - 1 :] for sequence in item.sequences)
@@ -261,8 +268,9 @@ def log_likelihoods(
 ) -> list[list[float]]:
     """Return the summed log-likelihood, in nats, of each sequence's scored tokens.
 
-    A batch has at most `tokens` positions, including padding, unless a single question has more.
-    `progress` gets the number of finished questions and the number of all questions.
+    A batch has at most `tokens` positions, including padding. A question with more positions forms
+    a separate batch. `progress` gets the number of finished questions and the number of all
+    questions.
 
     Raises:
         ValueError: If a sequence has no scored token, or no token before the scored tokens.
@@ -361,8 +369,8 @@ def score_lines(
         percent = ("-" if share is None else f"{100 * share:.1f}" for share in shares)
         lines.append(COLUMNS.format(score.suite, score.num_fewshot, *percent, score.items))
     lines += ["", "Accuracies are in per cent, ± one standard error. Suites with a blank compare "
-              "summed log-likelihoods. Other suites compare mean log-likelihoods per "
-              "token."]  # fmt: skip
+              "options by summed log-likelihoods. Suites without a blank compare options by mean "
+              "log-likelihoods per token."]  # fmt: skip
     for score in scores:
         if score.demonstrations < score.num_fewshot or score.truncated:
             lines.append(

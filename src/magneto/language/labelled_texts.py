@@ -227,7 +227,10 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
-    """Return the names of the wanted columns; None for a missing pair."""
+    """Return the names of the columns for `wanted`.
+
+    For single texts, the column of "pair" is None.
+    """
     found: list[str | None] = []
     for what in wanted:
         if task := GLUE.get(config.glue):

@@ -49,7 +49,7 @@ class MaskedLanguageModeling(TextTask):
 
     @property
     def length(self) -> int:
-        """Number of tokens of a window, without the `<s>` before the window."""
+        """Number of corpus tokens in an input sequence, `<s>` excluded."""
         return self.data_config.max_length - 1
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:

@@ -22,8 +22,8 @@ from magneto.nn.transformer import Decoder, Encoder
 class LanguageModel(nn.Module):
     """Decoder-only language model.
 
-    The output projection has no bias. Without tied embeddings, it is initialised from N(0,
-    1/width).
+    The output projection has no bias. Without tied embeddings, the projection is initialised from
+    N(0, 1/width).
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -105,7 +105,7 @@ class MaskedLanguageHead(nn.Module):
     """BERT's masked-token head: dense, GELU, norm, output projection (arXiv 1810.04805).
 
     The dense matrix is initialised Xavier normal. The output projection is initialised from N(0,
-    1/width). Biases are 0. Placements do not scale the head's weights.
+    1/width). Biases are 0. The initial weights do not depend on the norm placement.
     """
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
@@ -177,7 +177,8 @@ class ClassificationHead(nn.Module):
 
     The head's input is the first feature or the mean of all features. The dense matrix is
     initialised Xavier normal. The output layer is initialised from N(0, 0.02²), as in BERT, so that
-    the first loss is near ln(classes). Biases are 0. Placements do not scale the head's weights.
+    the first loss is near ln(classes). Biases are 0. The initial weights do not depend on the norm
+    placement.
     """
 
     def __init__(self, width: int, classes: int, dropout: float, pooling: str = "first") -> None:

@@ -1,8 +1,9 @@
 """Multiple-choice suites for zero-shot and few-shot evaluation.
 
-A record becomes an `Item`: a context and a scored ending for each option. In most suites, the
-option is the ending. In Winogrande and Winograd, the option fills a blank and ends the context. The
-text after the blank is the ending ("partial evaluation", arXiv 1806.02847).
+A record becomes an `Item`, which has a context and a scored ending for each option. In most suites,
+the context is the question, and the ending is the option. In Winogrande and Winograd, the option
+fills a blank in a sentence. The context is the sentence up to the option, and the ending is the
+rest of the sentence ("partial evaluation", arXiv 1806.02847).
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class Suite:
     Attributes:
         aliases: Words in the names of the suite's files or folders.
         parse: Function that converts a record to an item; it raises KeyError or ValueError.
-        partial: Whether the text after a blank is scored. If so, the paper compares summed
-            log-likelihoods; if not, mean log-likelihoods per token.
+        partial: Whether the suite scores the text after a blank. The paper compares summed
+            log-likelihoods for suites with a blank, and mean log-likelihoods per token for suites
+            without a blank.
         hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if the suite is not on the hub.
         fields: Fields of a record, for messages.
         questions: Splits of the questions, preferred first; "" is a file without a split name.
@@ -128,7 +130,11 @@ def _spaced(text: str) -> str:
 
 
 def _inside_sentence(before: str, option: str) -> str:
-    """Convert a capital article or pronoun of an option to lower case inside a sentence."""
+    """Return an option without a capital letter at the beginning.
+
+    Options at the beginning of a sentence keep the capital letter. Options whose first word is not
+    in `ARTICLES` keep the capital letter too.
+    """
     option = option.strip()
     first = option.split()[0]
     begins = not before.strip() or before.rstrip()[-1] in ".!?"
@@ -199,8 +205,9 @@ SUITES = {
 
 @dataclass(frozen=True)
 class SuiteQuestions:
-    """Questions and demonstrations of a suite, with their sources for messages.
+    """Questions and demonstrations of a suite.
 
+    Messages show `source` for the questions, and `pool_source` for the demonstrations.
     Demonstrations come from `pool`. If `pool` is None, demonstrations come from the other
     questions.
     """

@@ -58,8 +58,8 @@ class Split:
 class PreparedText:
     """Tokenised corpus.
 
-    `digest` is a hash of all tokens, which a resumed run checks. If the training text is streamed,
-    `train` is empty.
+    `digest` is a hash of all tokens. A run resumes only with an unchanged digest. If the training
+    text is streamed, `train` is empty.
     """
 
     tokenizer: Tokenizer
@@ -260,12 +260,15 @@ def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
 
 
 def count_windows(tokens: np.ndarray, length: int) -> int:
-    """Return the number of windows of `length` tokens that have a next token."""
+    """Return the number of windows with `length` input tokens and `length` targets."""
     return max(len(tokens) - 1, 0) // length
 
 
 def read_windows(tokens: np.ndarray, length: int, numbers: np.ndarray) -> np.ndarray:
-    """Return windows with the next token, (windows, length + 1), by index."""
+    """Return the windows with the indices `numbers`, (windows, length + 1).
+
+    The last token of a window is the first token of the next window.
+    """
     rows = numbers[:, None] * length + np.arange(length + 1)
     return np.asarray(tokens[rows], dtype=np.int64)
 
@@ -360,7 +363,7 @@ class StreamedBlocks:
 
 
 def parse_window_count(line: bytes) -> tuple[int, int] | None:
-    """Return block and number of windows of a line; None if the line is truncated."""
+    """Return the block and the number of windows in a line; None if the line is truncated."""
     try:
         block, windows = json.loads(line)
     except (ValueError, TypeError):

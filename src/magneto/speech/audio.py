@@ -54,7 +54,7 @@ LEAST_RATE, MOST_RATE = 1000, 1_000_000
 SAMPLES_PER_BYTE = 2000
 
 File = str | bytes | Callable[[], str | bytes]
-"""A recording as its path or its bytes, or as a function that returns one of the two."""
+"""Path or bytes of a recording, or a function that returns the path or the bytes."""
 
 
 class AudioError(BadRecord):
@@ -127,7 +127,10 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
 
 
 def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
-    """Return a segment's duration in seconds and the segment's problem, from the file's header."""
+    """Return the duration of a segment in seconds, and the problem of the recording.
+
+    Only the header of the file is read. The second result is "" without a problem.
+    """
     try:
         with open_audio(file, segment) as found:
             total = found.frames / found.samplerate
@@ -178,7 +181,7 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
     `first` is the index of the first sample. `left` limits the total number of samples.
 
     Raises:
-        AudioError: If the file is damaged, after the samples before the damage.
+        AudioError: If the file is damaged. The samples before the damage are yielded first.
     """
     damaged = False
     if first:
@@ -242,8 +245,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    The function takes a piece, and a flag for the final piece. It returns the samples that it can
-    already resample.
+    The arguments of the function are a piece, and whether the piece is the last. The function
+    returns the resampled samples that later pieces cannot change.
     """
     if rate == sample_rate:
         return lambda samples, last: samples
@@ -270,9 +273,10 @@ def resample(samples: np.ndarray, rate: float, sample_rate: float) -> np.ndarray
 
 
 def is_truncated(found: Any, stop: float | None) -> bool:
-    """Return whether samples are missing before `stop` or, with None, at the end of the file.
+    """Return whether a recording lacks samples at the end.
 
-    libsndfile does not report truncated .wav and .ogg files.
+    If `stop` is given, only the samples before `stop` seconds must exist. libsndfile does not
+    report truncated .wav and .ogg files.
     """
     if stop is not None:
         return stop - found.frames / found.samplerate > TOLERANCE
@@ -286,7 +290,8 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 def missing_wav_bytes(raw: Any) -> int:
     """Return the number of bytes that a .wav lacks according to its header; 0 for other files.
 
-    A .wav from a pipe counts as complete, because its header has the maximum length.
+    A .wav that was written to a pipe has no true length in the header. For such a .wav, the result
+    is 0.
     """
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)

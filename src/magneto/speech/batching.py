@@ -137,8 +137,8 @@ def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
 class SpeechBatch:
     """Padded group of utterances.
 
-    An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. It does not
-    count in the loss. Its hypothesis is empty.
+    An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. The loss
+    excludes unusable utterances. The hypothesis of an unusable utterance is empty.
 
     Attributes:
         features: Normalised features, (batch, frames, mel bins), float32, padded with 0.
@@ -200,8 +200,8 @@ class BatchMaker:
     ) -> SpeechBatch:
         """Return a padded batch of the utterances with the indices `numbers`.
 
-        `read` takes an utterance's index. It returns the utterance's features and problem. An
-        utterance without frames gets weight 0.
+        `read` is a function of an utterance's index. The results of `read` are the features and the
+        problem of the recording. An utterance without frames gets weight 0.
         """
         found = [read(number) for number in numbers.tolist()]
         features, problems = map(list, zip(*found, strict=True))

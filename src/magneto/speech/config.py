@@ -46,8 +46,8 @@ class FilterBankConfig:
     low_frequency: NonNegativeFloat = 20.0
     """Lower edge of the lowest filter in Hz."""
     high_frequency: float = 0.0
-    """Upper edge of the highest filter in Hz. Half the sample rate is added to a value of 0 or
-    less."""
+    """Upper edge of the highest filter in Hz. A value of 0 or less is relative to half the sample
+    rate."""
 
     @rule
     def _windows_overlap(self) -> Iterator[str]:
@@ -97,8 +97,8 @@ class SyntheticConfig:
     train_utterances: PositiveInt = 4000
     """Number of training utterances. The recipe's seed determines the utterances."""
     validation_utterances: PositiveInt = 200
-    """Number of validation utterances. Every run has the same utterances. The training set has
-    other speakers."""
+    """Number of validation utterances. The validation utterances are the same in every run. The
+    training set and the validation set have different speakers."""
     words: tuple[PositiveInt, PositiveInt] = (1, 5)
     """Minimum and maximum number of words per utterance."""
     snr: tuple[float, float] = (10.0, 40.0)
@@ -127,8 +127,8 @@ class SpeechDataConfig:
     of LibriSpeech, Common Voice or Kaldi."""
     validation_source: str | None = None
     """Separate source of validation utterances. Validation uses the validation split of this
-    source, or the test split if there is no validation split. Without both splits, validation uses
-    all utterances."""
+    source, or the test split if there is no validation split. Without a validation and a test
+    split, validation uses the training split."""
     audio_column: str | None = None
     """Column of the recordings; null looks for a column with a usual name."""
     text_column: str | None = None
@@ -138,11 +138,11 @@ class SpeechDataConfig:
     validation_splits: tuple[str, ...] | None = None
     """Validation splits, such as dev-clean,dev-other; null recognises them by name."""
     validation_fraction: Share = 0.05
-    """Share of speakers or utterances used for validation if the source has no validation split.
-    The choice depends on a hash of the speaker or the utterance's id."""
+    """Share of speakers or utterances used for validation if the source has no validation split. A
+    hash of the speaker or of the utterance's id selects the validation utterances."""
     hold_out: Literal["speaker", "utterance"] = "speaker"
-    """Unit of the validation split: "speaker" or "utterance". With fewer than two known
-    speakers, utterances are used."""
+    """Unit of the validation split: "speaker" or "utterance". If fewer than two speakers are known,
+    the unit is the utterance."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation utterances, chosen by the hash of their ids; null for all."""
     text_case: Literal["keep", "lower", "upper"] = "keep"
@@ -158,8 +158,8 @@ class SpeechDataConfig:
     augmentation: AugmentationConfig = AugmentationConfig()
     """Data augmentation in training."""
     cached: bool = False
-    """Compute features once and cache the features on disk. This excludes augmentation by speeds,
-    gain and noise."""
+    """Compute features once and cache the features on disk. Speed perturbation, random gain and
+    added noise do not work with cached features."""
     tokenizer: str = "sentencepiece"
     """Tokenizer: "characters", "bpe" or "sentencepiece" (trained on the training transcripts),
     "bytes", or the path of a tokenizer."""
@@ -168,14 +168,14 @@ class SpeechDataConfig:
     max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
     """Maximum duration of a training utterance in seconds; longer utterances are left out."""
     max_text_rate: PositiveFloat = 60.0
-    """Maximum number of characters per second. A training utterance with more characters is left
-    out, because the transcript is probably wrong."""
+    """Maximum number of characters per second. Training leaves out utterances above the maximum,
+    because such transcripts are probably wrong."""
     max_frames: PositiveInt = 20_000
     """Maximum number of padded frames of a group of utterances: the number of utterances times the
     frames of the longest. `training.batch_size` counts groups."""
     max_cells: PositiveInt = 1_000_000
     """Maximum size of a group's lattice: padded frames x (tokens of the longest transcript + 1).
-    This limits the memory of the transducer loss."""
+    The size of the lattice determines the memory of the transducer loss."""
     block: PositiveInt = 20_000
     """Number of utterances sorted by length at a time."""
     synthetic: SyntheticConfig = SyntheticConfig()
@@ -201,8 +201,8 @@ class SpeechDataConfig:
     def _cached_features_are_constant(self) -> Iterator[str]:
         varied = (self.augmentation.gain, self.augmentation.noise, self.augmentation.speeds != (1,))
         if self.cached and any(varied):
-            yield ("cached excludes augmentation's speeds, gain and noise. Leave out "
-                   "cached or these augmentations.")  # fmt: skip
+            yield ("cached does not work with augmentation.speeds, augmentation.gain or "
+                   "augmentation.noise. Turn off the cache or the augmentation.")  # fmt: skip
 
     @rule
     def _builtin_exists(self) -> Iterator[str]:
@@ -221,12 +221,14 @@ class TransducerConfig(TransformerConfig):
 
     The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
     2201.05420). A weight of 0 disables an auxiliary loss. The divergence is a mean over the lattice
-    of an utterance. Every other loss is a sum over an utterance. All losses are in nats. ESPnet's
-    weights are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
+    of an utterance. The transducer, CTC and language model losses are sums over an utterance. All
+    losses are in nats. ESPnet's weights are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and
+    0.2 (divergence).
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
-    """Number of features per frame, a multiple of 4. It must equal `data.features.mel_bins`."""
+    """Number of features per frame, a multiple of 4. `model.mel_bins` must equal
+    `data.features.mel_bins`."""
     vocab_size: PositiveInt | None = None
     """Number of labels, including blank; null takes it from the data's tokenizer."""
     front_channels: tuple[PositiveInt, PositiveInt] = (64, 128)
@@ -258,9 +260,10 @@ class TransducerConfig(TransformerConfig):
     """Weight of the symmetric Kullback-Leibler divergence between the posteriors of each
     intermediate layer and those of the top layer. The divergence doubles the time of the loss."""
     pretrained: Free[str | None] = None
-    """Directory RUN of a run whose weights initialise the model; null trains from scratch. Both
-    models must have the same shape. To keep the run's labels and normalisation, set
-    `data.tokenizer` to RUN/assets/tokenizer and `data.cmvn` to RUN/assets/cmvn.json."""
+    """Directory RUN of a run whose weights initialise the model; null trains from scratch. The
+    shapes of the new model and of the run's model must be equal. To keep the run's labels and
+    normalisation, set `data.tokenizer` to RUN/assets/tokenizer and `data.cmvn` to
+    RUN/assets/cmvn.json."""
 
     @rule
     def _bins_are_pooled_twice(self) -> Iterator[str]:
@@ -270,7 +273,7 @@ class TransducerConfig(TransformerConfig):
     @rule
     def _has_one_stack(self) -> Iterator[str]:
         if self.encoder_layers is not None:
-            yield "encoder_layers: a transducer has no separate stacks. Give model.layers."
+            yield "encoder_layers does not apply to a transducer. Give model.layers."
 
     @rule
     def _intermediate_layers_are_below(self) -> Iterator[str]:

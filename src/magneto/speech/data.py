@@ -87,7 +87,7 @@ CLIPS = "clips"
 THREADS, STEP = 8, 256
 NO_TEXT = "utterances without a line in Kaldi's file text"
 NO_RECORDING = "utterances without a recording in wav.scp"
-COMMANDS = "wav.scp commands replaced by the file that they read"
+COMMANDS = "wav.scp commands skipped (the recordings are read directly)"
 # Files that identify LibriSpeech and Kaldi folders.
 TRANSCRIPTS = ".trans.txt"
 WAV_SCP = "wav.scp"
@@ -102,11 +102,12 @@ Reader = Callable[[Counts], Table]
 class SpeechSplits:
     """Training and validation utterances of a recipe.
 
-    The columns are "audio", "text", "id", "speaker", "segment", "seconds" and "problem". Seconds
-    and problem are those of the recording's header. Seconds are 0 if unknown.
+    The columns are "audio", "text", "id", "speaker", "segment", "seconds" and "problem". The
+    columns "seconds" and "problem" come from the header of the recording. "seconds" is 0 if the
+    duration is unknown.
 
-    `train` has only utterances that pass all checks. `excluded` has the id of every other training
-    utterance, and the reason.
+    `train` has only utterances that pass all checks. `excluded` has the ids of the training
+    utterances that fail a check, with the reasons.
     """
 
     train: Table
@@ -180,8 +181,8 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
 def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
     """Return the names of all splits of a kind ("train", "validation" or "test").
 
-    A single split is a training split. If no split is named as a training split, all splits without
-    a known kind are training splits.
+    A single split is a training split. If no split name indicates training, every split with an
+    unrecognised name is a training split.
     """
     # In a nested folder ("data/dev") any part of the path counts.
     kinds = {name: split_of(name) for name in names}
@@ -206,8 +207,8 @@ def read_utterances(
         return tables[0]
     audio = [table.columns["audio"] for table in tables]
     if not all(isinstance(column, Files) for column in audio):
-        raise ValueError(f"splits {', '.join(names)} are not in one folder. Name one of them in "
-                         "data.train_splits or data.validation_splits.")  # fmt: skip
+        raise ValueError(f"splits {', '.join(names)} are not in one folder. Give a single split "
+                         "in data.train_splits or data.validation_splits.")  # fmt: skip
     columns = {name: [v for t in tables for v in t.values(name)] for name in COLUMNS}
     files = [each.names[n] for each, t in zip(audio, tables, strict=True) for n in t.rows.tolist()]
     return table_of_columns({"audio": Files(audio[0].root, files), **columns}, tables[0].where)
@@ -369,7 +370,10 @@ def open_source(
 
 
 def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
-    """Move the file's counts to `counts`, so that each problem counts once."""
+    """Add `file_counts` to `counts`, and clear `file_counts`.
+
+    A problem of a file with several splits is thus counted once.
+    """
     counts.update(file_counts)
     file_counts.clear()
     return table
@@ -407,9 +411,9 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
         read = paired_rows
     if not places:
         raise ValueError(
-            f"no transcripts in {folder}. It needs *{TRANSCRIPTS} (LibriSpeech), {WAV_SCP} "
-            f"(Kaldi), a table ({', '.join(RECORDS)}), tar shards, parquet files, or a .txt file "
-            "for each recording."
+            f"no transcripts in {folder}. Supported are LibriSpeech (*{TRANSCRIPTS}), "
+            f"Kaldi ({WAV_SCP}), tables ({', '.join(RECORDS)}), tar shards, parquet files, and "
+            "recordings with .txt files of the same name."
         )
     return {name: partial(folder_table, own, read, folder) for name, own in places.items()}
 

@@ -1,9 +1,9 @@
 """Decoding of transducers: greedy search by label looping, and modified beam search.
 
-Label looping (arXiv 2406.06220) alternates two steps. Each utterance of a batch searches for its
-next label, beginning at its own current frame. The predictor processes the new labels of all
-utterances at once. The first step evaluates several frames at a time, because most frames emit
-blank.
+Label looping (arXiv 2406.06220) alternates two steps. The first step finds the next label of each
+utterance, from the current frame of the utterance on. The second step updates the predictor with
+the new labels of all utterances. The first step evaluates several frames at a time, because most
+frames emit blank.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Search(ABC):
             lengths: Number of frames, (batch,).
 
         Returns:
-            The best hypotheses of each utterance, best first; at least one.
+            One or more hypotheses for each utterance, best first.
         """
         return self.finish(model, self.advance(model, self.begin(model, lengths), encoded, lengths))
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the initial state. `frames` (batch,) are the maximum numbers of frames."""
+        """Return the initial state for at most `frames` frames per utterance, (batch,)."""
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
@@ -79,8 +79,8 @@ class Search(ABC):
             model: Transducer in evaluation mode.
             state: State after the previous frames; it is not changed.
             encoded: Encoder outputs of the new frames, (batch, frames, width).
-            lengths: Number of new frames of each utterance, (batch,). An utterance with fewer new
-                frames than `encoded` ends after them.
+            lengths: Number of new frames of each utterance, (batch,). Further frames of `encoded`
+                are padding.
         """
 
     @abstractmethod
@@ -148,7 +148,10 @@ class GreedySearch(Search):
     def advance(
         self, model: Transducer, state: GreedyState, encoded: Tensor, lengths: Tensor
     ) -> GreedyState:
-        """Return the state after further frames; each label synchronises with the device."""
+        """Return the state after further frames.
+
+        The CPU waits for the GPU at each new label.
+        """
         frames = model.joiner.encoder_proj(encoded)
         predicted, emitted, score = (
             part.clone() for part in (state.predicted, state.emitted, state.score)
@@ -193,12 +196,19 @@ class GreedySearch(Search):
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next label, the number of blanks before it, and their summed log-probability.
+        """Find the next label of each unfinished utterance.
 
-        `frames` are projected encoder outputs, (batch, frames, joint). `lengths` are numbers of
-        frames, (batch,). `rows` are the indices of the unfinished utterances. `place` are current
-        frames, (rows,). `labels` are projected predictor outputs, (rows, joint). The results have
-        the shape (rows,).
+        Args:
+            model: Transducer in evaluation mode.
+            frames: Projected encoder outputs, (batch, frames, joint).
+            lengths: Number of frames of each utterance, (batch,).
+            rows: Indices of the unfinished utterances, (rows,).
+            place: Index of the current frame of each unfinished utterance, (rows,).
+            labels: Projected predictor outputs, (rows, joint).
+
+        Returns:
+            The next label, the number of blanks before the label, and the log-probability of the
+            blanks and the label. Each result has the shape (rows,).
         """
         label, passed = torch.full_like(place, BLANK), torch.zeros_like(place)
         gained = frames.new_zeros(len(rows), dtype=torch.float32)
@@ -227,10 +237,10 @@ class GreedySearch(Search):
 FACTOR = 6364136223846793005
 
 Fusion = Callable[[Tensor, Tensor], Tensor]
-"""Function for shallow fusion with a language model. The first argument is labels, (hypotheses,
-maximum number of labels). The second argument is the number of labels of each hypothesis,
-(hypotheses,). The result is log-probabilities of the next label, (hypotheses, vocabulary). The
-log-probability of blank is not used."""
+"""Function for shallow fusion with a language model. The first argument has the padded labels of
+each hypothesis, (hypotheses, labels). The second argument has the number of labels of each
+hypothesis, (hypotheses,). The result is log-probabilities of the next label, (hypotheses,
+vocabulary). The log-probability of blank is not used."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +269,10 @@ class Beam:
     frames: Tensor
 
     def select(self, parents: Tensor) -> Self:
-        """Return the beam of the hypotheses whose indices are `parents`, (batch, kept)."""
+        """Return a beam with the selected hypotheses.
+
+        `parents`, (batch, kept), has the indices of the selected hypotheses.
+        """
         batch, width = self.scores.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
 
@@ -281,8 +294,8 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge each pair of equal hypotheses into the first of the two.
 
-        Before a step, all hypotheses differ. After a step, a hypothesis that emitted a label can
-        equal one that emitted a blank.
+        At most two hypotheses of an utterance have the same labels. One of the two hypotheses
+        emitted a label at the current frame, and the other hypothesis emitted a blank.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place
@@ -362,8 +375,8 @@ class ModifiedBeamSearch(Search):
     ) -> Beam:
         """Keep the best candidates, merge equal candidates, and update the predictor.
 
-        `candidates` are scores, (batch, width, vocabulary). `times` are the current frames,
-        (batch,). `going` is False for a finished utterance, (batch,).
+        `candidates` are scores, (batch, width, vocabulary). `times`, (batch,), has the index of the
+        current frame. `going`, (batch,), is False for a finished utterance.
         """
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)

@@ -190,14 +190,15 @@ class Features:
     """Normalised features of a split's utterances.
 
     Features are computed on access. With `data.cached`, features are computed once and cached on
-    disk as float32. By default, an hour of audio then takes 115 MB.
+    disk as float32. With the default filter bank, cached features of an hour of audio take 115 MB.
 
     Args:
         table: The utterances, a split of `SpeechSplits`.
         filter_bank: Filter bank of the data configuration.
         progress: Progress display.
         normaliser: Normaliser of the training split. With None, the normaliser of `data.cmvn` is
-            used, and `table` must be the training split.
+            used. A "global" normaliser is computed over `table`, which must then be the training
+            split.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class Features:
         return read_sound(partial(audio.file, row), rate, segments[row])
 
     def features(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's features (frames, mel bins) and problem.
+        """Return an utterance's features, (frames, mel bins), and the recording's problem.
 
         `vary` augments the samples. Cached features are returned without augmentation.
         """
@@ -268,7 +269,7 @@ class Features:
         return self.filter_bank(vary(found.samples)), found.problem
 
     def normalised(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's normalised features and problem.
+        """Return an utterance's normalised features, and the recording's problem.
 
         If a feature is not finite, there are 0 frames.
         """
@@ -319,7 +320,7 @@ class Augmentation:
     def utterance(
         self, source: Features, number: int, speed: float, seed: Sequence[int]
     ) -> tuple[np.ndarray, str]:
-        """Return an utterance's augmented and normalised features, and the utterance's problem.
+        """Return an utterance's features after augmentation, and the recording's problem.
 
         A broken utterance gets 0 frames.
         """

@@ -49,7 +49,10 @@ def recognised_words(
 
 @torch.no_grad()
 def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
-    """Draw an utterance's spectrogram and alignment, and the errors of `BATCHES` batches."""
+    """Draw an utterance, and the word errors of the first `BATCHES` validation batches.
+
+    The figures of the utterance are a spectrogram and an alignment.
+    """
     device = next(model.parameters()).device
     answers: list[tuple[str, str, str]] = []
     figures: list[Figure] = []

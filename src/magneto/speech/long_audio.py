@@ -101,10 +101,10 @@ def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iter
 def merge_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[Word]:
-    """Return the words of two windows that overlap from `start` to `stop` seconds.
+    """Merge the words of two windows that overlap from `start` to `stop` seconds.
 
-    The join is the common word nearest to the middle of the overlap. Without a common word, the
-    join is the middle.
+    The texts are joined at the common word nearest to the middle of the overlap. If the texts have
+    no common word, the texts are joined at the middle of the overlap.
     """
     middle = (start + stop) / 2
 
@@ -137,10 +137,11 @@ def add_window(
 def align_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[tuple[int, int]]:
-    """Return the index pairs of equal words at about the same time, in order.
+    """Return index pairs of the words that two overlapping windows share, in order of time.
 
-    The alignment maximises the number and nearness of pairs, so that repeated words match
-    correctly. The windows overlap from `start` to `stop` seconds.
+    Two words form a pair if the texts are equal and the times differ little. If a word is repeated,
+    the alignment prefers pairs with a small time difference. The windows overlap from `start` to
+    `stop` seconds.
     """
     rows = [n for n, word in enumerate(before) if word.start > start - TOLERANCE
             and word.end < stop - EDGE]  # fmt: skip
@@ -179,8 +180,8 @@ class TranscriptPart:
         words: Words of this part.
         seconds: Duration of the recording processed so far, in seconds.
         last: Whether this is the recording's last part.
-        texts: Hypotheses and log-probabilities in nats, best first. For a recording of several
-            windows, the list is empty.
+        texts: Hypotheses and log-probabilities in nats, best first. The list is empty if the
+            recording has several windows.
     """
 
     recording: int
@@ -198,13 +199,14 @@ class Transcriber:
         vocabulary: Vocabulary of the model's labels.
         data: Data configuration of the model's run. `cmvn` must not be "global".
         search: Search for labels.
-        window: Length of a window in seconds. Choose about the duration of training utterances.
+        window: Length of a window in seconds. A typical duration of training utterances is a good
+            length.
         overlap: Overlap of windows in seconds, at most half a window.
         batch_size: Number of windows per batch.
 
     Attributes:
-        least_seconds: Length of a feature frame in seconds. A shorter recording gets an empty
-            transcript.
+        least_seconds: Length of a feature frame in seconds. A recording below this length gets an
+            empty transcript.
 
     Raises:
         ValueError: If the overlap is not positive or more than half a window.

@@ -28,9 +28,10 @@ STATELESS_CONTEXT = 2
 class Convolution(nn.Conv2d):
     """A 3 x 3 convolution with He initialisation and zero bias.
 
-    Weights are normal with variance 2 / fan-in (He et al. 2015, arXiv 1502.01852). This variance
-    preserves the scale of a signal. With torch's default initialisation, the signal shrinks in each
-    layer, and constant biases dominate the encoder's input.
+    Weights are normal with variance 2 / fan-in (He et al. 2015, arXiv 1502.01852). He
+    initialisation preserves the scale of a signal from layer to layer. With torch's default
+    initialisation, the signal shrinks in each layer, and constant biases dominate the encoder's
+    input.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:

@@ -188,7 +188,8 @@ def speak(
 def _phone_rows(name: str, frames: int, random: np.random.Generator) -> np.ndarray:
     """Return a phone's parameters per frame, (frames, 7).
 
-    The columns are voice, noise, three formants, and centre and width of the noise band.
+    The first two columns are the strengths of voice and noise. Three formants follow. The last two
+    columns are the centre and the width of the noise band.
     """
     phone = PHONES.get(name, SILENT)
     way = np.linspace(0, 1, frames)[:, None]

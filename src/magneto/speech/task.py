@@ -69,7 +69,7 @@ class SpeechRecognition(Task):
 
     primary_metric = "wer"
     unit = "frames"
-    whole_model = "speech recognition transcribes in evaluations"
+    whole_model = "evaluations of speech recognition transcribe utterances"
     model_config: TransducerConfig
     data_config: SpeechDataConfig
 
@@ -93,7 +93,7 @@ class SpeechRecognition(Task):
         return self.speech.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Find the recordings, and train tokenizer and normaliser or read their caches."""
+        """Read the corpus, and train or load the tokenizer and the normaliser."""
         if "speech" in self.__dict__:
             return
         self._progress = progress
@@ -163,7 +163,7 @@ class SpeechRecognition(Task):
         return self.speech.validation_batches()
 
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
-        """Return the loss and the transcripts; decoding synchronises with the device.
+        """Return the loss and the transcripts.
 
         An unusable utterance has an empty transcript. The loss is summed over utterances with a
         finite loss.
@@ -192,8 +192,9 @@ class SpeechRecognition(Task):
         if metrics["empty"] > MOSTLY_EMPTY:
             self._progress.say(
                 f"{metrics['empty']:.0%} of the validation transcripts are empty, because the "
-                "model emits only blanks. This is usual at the start. If it persists, lower the "
-                "learning rate, lengthen the warm-up, or raise model.ctc_weight."
+                "model emits only blanks. Empty transcripts are usual at the start of training. "
+                "If later transcripts are empty too, lower the learning rate, lengthen the "
+                "warm-up, or raise model.ctc_weight."
             )
         return metrics
 
@@ -207,7 +208,8 @@ class SpeechRecognition(Task):
             ids, excluded = self._excluded.popleft()
             if type(excluded) is Tensor:  # tensors have no values while FLOPs are counted
                 for number in excluded.nonzero()[:, 0].tolist():
-                    self.problems.record(NO_FINITE_LOSS, ids[number], "in at least one step")
+                    why = "the loss was not finite in at least one step"
+                    self.problems.record(NO_FINITE_LOSS, ids[number], why)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         texts = self.speech.splits.train.values("text")

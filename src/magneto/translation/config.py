@@ -27,8 +27,8 @@ class TranslationConfig(TransformerConfig):
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time, to save memory. Use 0 for all rows
-    at once."""
+    """Number of rows of logits that the loss computes at a time. A small number saves memory. 0
+    computes all rows at once."""
 
     @rule
     def _no_mup_with_tied_embeddings(self) -> Iterator[str]:
@@ -51,8 +51,8 @@ class ParallelDataConfig:
     validation text."""
     validation_fraction: Share = 0.02
     """Share of sentence pairs for validation. The share applies to language pairs without a
-    validation split. With a `validation_source`, the share is not used. The hash of the sentence in
-    `pivot_language` selects the pairs."""
+    validation split. `validation_fraction` is ignored if `validation_source` is set. A hash of the
+    sentence in `pivot_language` selects the validation pairs."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation sentences per language pair; null for all."""
     languages: tuple[str, ...] | None = None
@@ -73,15 +73,15 @@ class ParallelDataConfig:
     tokenizer_lines: PositiveInt = 60_000
     """Number of sentences on which a "sentencepiece" tokenizer is trained. The sentences are
     sampled from 50 million characters of text, in equal parts from all language pairs. For many
-    languages, train the tokenizer on more sentences. Training a vocabulary of 64,000 on a million
-    sentences took one core a minute and 1.3 GB."""
+    languages, train the tokenizer on more sentences. Training 64,000 tokens on a million sentences
+    took a minute on one core. The training needed 1.3 GB of memory."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
-    """Maximum length of a sentence in tokens, tag and end token included. Pairs with a longer
-    sentence are left out of training."""
+    """Maximum length of a sentence in tokens, tag and end token included. Training leaves out pairs
+    in which a sentence exceeds the maximum."""
     max_ratio: Annotated[float, Interval(ge=1)] = 4.0
     """Maximum ratio of the lengths of a pair's two sentences. A pair is left out if the character
-    ratio and the byte ratio both exceed the maximum. A pair whose lengths differ by at most 20
-    characters or 20 bytes is kept."""
+    ratio and the byte ratio both exceed the maximum. A pair is always kept if the lengths differ by
+    at most 20 characters, or by at most 20 bytes."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
     """Temperature T for sampling directions. The probability of a direction with N sentence pairs
     is proportional to N ** (1 / T). A larger T favours small languages. The default is from arXiv

@@ -133,8 +133,8 @@ class ParallelSplit:
     """Tokenised split of a corpus.
 
     `tokens` has the tokens of all sentences, without tags and end tokens. The two sentences of an
-    example follow each other. `offsets`, (2 x examples + 1,), has the positions in `tokens` at
-    which sentences start and end. `ranges` has the range of examples of each language pair.
+    example follow each other. Sentence n has the tokens from `offsets[n]` to `offsets[n + 1]`.
+    `ranges` has the range of examples of each language pair.
     """
 
     tokens: np.ndarray
@@ -152,7 +152,7 @@ class PreparedParallel:
     """Filtered and tokenised corpus.
 
     `counts` says how many sentence pairs were kept and left out, for each split and language pair.
-    `digest` is a hash of all tokens. A resumed run checks this hash.
+    `digest` is a hash of all tokens. A run resumes only with an unchanged digest.
     """
 
     vocabulary: TranslationVocabulary
@@ -405,7 +405,10 @@ class GroupMaker:
         return counts
 
     def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
-        """Pad examples to a group. Example n is `numbers[n]` of direction `directions[n]`."""
+        """Pad examples to a group.
+
+        `directions` and `numbers` have the direction and the index of each example.
+        """
         rows = [self.sides(d, n) for d, n in zip(directions, numbers, strict=True)]
         widths = [max(len(row[side]) for row in rows) for side in (0, 1)]
         source = np.full((len(rows), widths[0] + 2), self.end)

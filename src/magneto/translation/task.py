@@ -64,7 +64,7 @@ class Translation(Task):
         super().__init__(model, data, seed)
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
-            self.whole_model = "with data.select_by bleu, evaluations translate sentences"
+            self.whole_model = "evaluations with data.select_by bleu translate sentences"
 
     @cached_property
     def text(self) -> PreparedParallel:
@@ -348,10 +348,11 @@ class TextTranslator:
         scored: bool = False,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[TranslationResult]:
-        """Translate texts into a language. If `scored`, the results have scores.
+        """Translate texts into a language.
 
-        A text without visible characters has empty translations. `progress` is called with the
-        number of finished texts, empty texts excluded.
+        If `scored` is True, the results include the scores of the translations. A text without
+        visible characters has empty translations. `progress` is called with the number of finished
+        texts, empty texts excluded.
 
         Raises:
             ValueError: If the vocabulary lacks the language.

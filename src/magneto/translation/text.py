@@ -86,7 +86,10 @@ class Part:
 
 @dataclass(frozen=True)
 class ParallelText:
-    """All parts of a source. `selected` are the languages to use, or None for all."""
+    """Parallel text of a source, divided into parts.
+
+    `selected` are the languages to use, or None for all.
+    """
 
     parts: list[Part]
     selected: tuple[str, ...] | None = None
