@@ -150,8 +150,8 @@ class TextClassification(Task):
                              "Lower data.max_length.")  # fmt: skip
         self._classes()
         if self.data_config.token_dropout and self.tokenizer.mask is None:
-            raise ValueError("data.token_dropout needs a tokenizer with a mask token. Train one "
-                             "with `magneto tokenizer train`.")  # fmt: skip
+            raise ValueError("data.token_dropout needs a tokenizer with a mask token. Train a "
+                             "tokenizer with `magneto tokenizer train`.")  # fmt: skip
         check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)
 
     def _derived_length(self, most: int) -> int:
@@ -460,8 +460,8 @@ def word_baseline(texts: LabelledTexts) -> dict[str, float]:
     """Return the validation metrics of a bag of words.
 
     The features are tf-idf of words. The classifier is logistic regression; ridge regression
-    predicts numbers. The features of a pair are product, absolute difference and cosine of both
-    tf-idf vectors.
+    predicts numbers. The features of a pair are the product, the absolute difference and the cosine
+    of the two tf-idf vectors.
     """
     names = ("sklearn.linear_model", "sklearn.feature_extraction.text", "scipy.sparse")
     linear, text, sparse = (import_extra(n, "text", "baselines need scikit-learn") for n in names)

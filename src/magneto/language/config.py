@@ -27,8 +27,8 @@ class LanguageModelConfig(TransformerConfig):
     """Share one matrix between the token embedding and the output projection."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
-    them by sqrt(width), so that they have unit variance, as in fairseq and in the paper's
-    theory."""
+    the embeddings by sqrt(width), as in fairseq and in the paper's theory. The product has unit
+    variance."""
     loss_chunk: Free[NonNegativeInt] = 1024
     """Number of rows of logits that the loss computes at a time. A small number saves memory. 0
     computes all rows at once."""
@@ -44,7 +44,7 @@ class TextEncoderConfig(TransformerConfig):
     """Number of learned segment embeddings (2 in BERT); 0 adds none."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
-    them by sqrt(width), so that they have unit variance."""
+    the embeddings by sqrt(width). The product has unit variance."""
 
 
 @configuration
@@ -190,9 +190,9 @@ class TextClassifierConfig(TextEncoderConfig):
     """Input of the head: the feature of the "first" token, as in BERT, or the "mean" of all
     features. Without pre-training, "mean" needs fewer training texts than "first"."""
     pretrained: Free[str | None] = None
-    """Directory of a pre-training run. The model starts from the encoder of this run, which must
-    have the same shape. The name of the norm placement replaces "{placement}" in the path. null
-    trains from scratch."""
+    """Directory of a pre-training run. The encoder of the run initialises the encoder of the model.
+    The shapes of the two encoders must be equal. The name of the norm placement replaces
+    "{placement}" in the path. null trains from scratch."""
 
 
 @configuration
@@ -200,9 +200,9 @@ class ClassificationDataConfig:
     """Data section of text classification and regression."""
 
     source: str = "builtin:word-order"
-    """Source of the texts: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order. A path is a .tsv,
-    .csv, .jsonl or .json file (compressed or not), a folder with train and dev files, or a folder
-    of .txt files in one subfolder per class."""
+    """Source of the texts: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order. A path is a table
+    (.tsv, .csv, .jsonl or .json, compressed or not) or a folder. A folder has train and dev files,
+    or one subfolder of .txt files per class."""
     glue: Glue = "none"
     """GLUE task, which sets columns, metric and kind of label; "none" for other data."""
     text_column: str | None = None

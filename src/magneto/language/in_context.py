@@ -77,9 +77,10 @@ class Accuracy:
 
 
 def answer_credit(values: Sequence[float], answer: int) -> float:
-    """Return 1 if only the correct option has the highest value, 1 / n in a tie of n, else 0.
+    """Return 1 if the correct option alone has the highest value.
 
-    A model that scores all options equally therefore has chance accuracy.
+    If n options share the highest value, a correct option among the n options gets 1 / n. In all
+    other cases, the result is 0. A model that scores all options equally thus has chance accuracy.
     """
     best = max(values)
     return (values[answer] == best) / sum(value == best for value in values)

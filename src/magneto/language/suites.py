@@ -58,11 +58,12 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Suite:
-    """Definition of a suite: its sources and its record format.
+    """Sources and record format of a suite.
 
     Attributes:
         aliases: Words in the names of the suite's files or folders.
-        parse: Function that converts a record to an item; it raises KeyError or ValueError.
+        parse: Function that converts a record to an item. Malformed records raise KeyError or
+            ValueError.
         partial: Whether the suite scores the text after a blank. The paper compares summed
             log-likelihoods for suites with a blank, and mean log-likelihoods per token for suites
             without a blank.

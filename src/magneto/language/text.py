@@ -91,7 +91,11 @@ def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Itera
 
 
 def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
-    """Tokenise a source, or open its cache; ValueError if a split is shorter than a sequence."""
+    """Tokenise a source, or load the cached tokens.
+
+    Raises:
+        ValueError: If a split is shorter than a sequence.
+    """
     if config.streaming:
         return _prepare_stream(config, progress)
     cache = _cache_path(config, "text", _tokenizer_name(config))
@@ -191,7 +195,8 @@ def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts:
         advice = (
             f"Validation holds out {config.validation_fraction:.0%} of {counts[DOCUMENTS]} whole "
             "documents, which end at blank lines. Give --data.document line if each line is a "
-            "document, --data.validation_source, or a larger --data.validation_fraction."
+            "document. Otherwise give --data.validation_source or a larger "
+            "--data.validation_fraction."
         )
     raise ValueError(f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence "
                      f"of {config.max_length}. {advice}")  # fmt: skip
@@ -231,7 +236,7 @@ def build_tokenizer(
     """Load a tokenizer, or train and cache a tokenizer with the special tokens `SPECIAL`.
 
     The name "bpe" trains a tokenizer of at most `vocab_size` tokens on up to 100 million characters
-    of texts. `load_tokenizer` loads any other name.
+    of texts. Tokenizers with a name other than "bpe" are loaded by `load_tokenizer`.
     """
     if name != "bpe":
         return load_tokenizer(name)

@@ -1,7 +1,8 @@
-"""Decoding of recordings in every format of libsndfile to mono samples at one sample rate.
+"""Decoding of recordings to mono samples at a given sample rate.
 
-A damaged recording raises no error. The result has the readable samples and a message. Training
-skips a damaged recording, and evaluation uses the readable samples.
+All formats of libsndfile are supported. A damaged recording raises no error. The result has the
+readable samples and a message. Training skips a damaged recording, and evaluation uses the readable
+samples.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def soundfile() -> Any:
 
 @contextmanager
 def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
-    """Open a recording as a `soundfile.SoundFile`; raise AudioError if it is unusable."""
+    """Open a recording as a `soundfile.SoundFile`; raise AudioError for an unusable recording."""
     library, wrong = soundfile(), MISSING
     try:
         content = file() if callable(file) else file
@@ -288,10 +289,9 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_bytes(raw: Any) -> int:
-    """Return the number of bytes that a .wav lacks according to its header; 0 for other files.
+    """Return the number of missing bytes of a .wav according to the header; 0 for other formats.
 
-    A .wav that was written to a pipe has no true length in the header. For such a .wav, the result
-    is 0.
+    The result is 0 for a .wav from a pipe, whose header has no true length.
     """
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)

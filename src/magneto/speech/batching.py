@@ -1,9 +1,9 @@
 """Vocabulary and batches of speech recognition.
 
-Label 0 is blank; the other labels are a tokenizer's tokens. An epoch shuffles the utterances and
-cuts them into blocks. Each block is sorted by length and cut into groups. `max_frames` and
-`max_cells` limit the size of a group. Seed and epoch determine all groups, so that a resumed run
-gets the same groups.
+Label 0 is blank; the other labels are a tokenizer's tokens. In each epoch, the utterances are
+shuffled and divided into blocks. Each block is sorted by length and cut into groups. `max_frames`
+and `max_cells` limit the size of a group. Seed and epoch determine all groups, so that a resumed
+run gets the same groups.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SpeechVocabulary:
         self.size = tokenizer.vocab_size + 1
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the labels (int32) of each text; none of them is blank."""
+        """Return the labels of each text, int32, without blank."""
         return [np.array(t, np.int32) + 1 for t in self.tokenizer.encode(list(texts))]
 
     def decode(self, labels: Iterable[int]) -> str:
@@ -85,7 +85,9 @@ class SpeechVocabulary:
 
 
 def build_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVocabulary:
-    """Load the configured tokenizer, or train it on transcripts and cache it.
+    """Load the tokenizer of `data.tokenizer`, or train a tokenizer on `texts`.
+
+    Trained tokenizers are cached.
 
     Raises:
         FileNotFoundError: If the configured tokenizer does not exist.

@@ -122,13 +122,12 @@ class SpeechDataConfig:
 
     source: str = "builtin:spoken-digits"
     """Source of the recordings: PATH, hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or
-    builtin:spoken-commands. A path is a .jsonl, .json, .csv or .tsv file of recordings and texts,
-    or a folder. A folder contains such files, tar shards, parquet files, or a corpus in the layout
-    of LibriSpeech, Common Voice or Kaldi."""
+    builtin:spoken-commands. A path is a table of recordings and texts (.jsonl, .json, .csv or
+    .tsv), or a folder. A folder contains tables, tar shards or parquet files, or has the layout of
+    LibriSpeech, Common Voice or Kaldi."""
     validation_source: str | None = None
-    """Separate source of validation utterances. Validation uses the validation split of this
-    source, or the test split if there is no validation split. Without a validation and a test
-    split, validation uses the training split."""
+    """Separate source of validation utterances. From `validation_source`, Magneto reads the
+    validation split, else the test split, else the training split."""
     audio_column: str | None = None
     """Column of the recordings; null looks for a column with a usual name."""
     text_column: str | None = None
@@ -171,8 +170,8 @@ class SpeechDataConfig:
     """Maximum number of characters per second. Training leaves out utterances above the maximum,
     because such transcripts are probably wrong."""
     max_frames: PositiveInt = 20_000
-    """Maximum number of padded frames of a group of utterances: the number of utterances times the
-    frames of the longest. `training.batch_size` counts groups."""
+    """Maximum number of frames of a group of utterances, padding included. `training.batch_size`
+    counts groups."""
     max_cells: PositiveInt = 1_000_000
     """Maximum size of a group's lattice: padded frames x (tokens of the longest transcript + 1).
     The size of the lattice determines the memory of the transducer loss."""
@@ -252,13 +251,14 @@ class TransducerConfig(TransformerConfig):
     lm_smoothing: Dropout = 0.05
     """Label smoothing of the language model loss."""
     intermediate_weight: NonNegativeFloat = 0.0
-    """Weight of the transducer loss of `intermediate_layers`. A small network connects each of
-    these layers to the joiner. This loss trains neither predictor nor output layer."""
+    """Weight of the transducer loss of `intermediate_layers`. A small network connects each
+    intermediate layer to the joiner. The intermediate loss trains neither the predictor nor the
+    output layer."""
     intermediate_layers: tuple[NonNegativeInt, ...] = ()
     """Indices of the encoder layers with an intermediate loss; the bottom layer is 0."""
     kl_weight: NonNegativeFloat = 0.0
-    """Weight of the symmetric Kullback-Leibler divergence between the posteriors of each
-    intermediate layer and those of the top layer. The divergence doubles the time of the loss."""
+    """Weight of the symmetric Kullback-Leibler divergence between the posteriors of intermediate
+    layers and of the top layer. The divergence doubles the time of the loss."""
     pretrained: Free[str | None] = None
     """Directory RUN of a run whose weights initialise the model; null trains from scratch. The
     shapes of the new model and of the run's model must be equal. To keep the run's labels and

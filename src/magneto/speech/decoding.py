@@ -42,7 +42,7 @@ class Hypothesis:
 class Search(ABC):
     """Base class of searches.
 
-    Decoding a batch at once and decoding its frames in parts give the same result.
+    The result is the same if the frames of a batch are decoded in parts.
 
     Usage::
 
@@ -77,7 +77,7 @@ class Search(ABC):
 
         Args:
             model: Transducer in evaluation mode.
-            state: State after the previous frames; it is not changed.
+            state: State after the previous frames, which stays unchanged.
             encoded: Encoder outputs of the new frames, (batch, frames, width).
             lengths: Number of new frames of each utterance, (batch,). Further frames of `encoded`
                 are padding.
@@ -98,7 +98,10 @@ def before_labels(model: Transducer, frames: Tensor) -> tuple[Tensor, State]:
 def read_labels(
     model: Transducer, rows: Tensor, labels: Tensor, predicted: Tensor, state: State
 ) -> None:
-    """Process one label for each of `rows`. Update `predicted` and `state` in place."""
+    """Update the rows `rows` of the predictor with one label each.
+
+    `predicted` and `state` change in place.
+    """
     output, after = model.predictor.step(labels, tuple(part[rows] for part in state))
     new = (model.joiner.predictor_proj(output), *after)
     for values, part in zip((predicted, *state), new, strict=True):
@@ -115,8 +118,8 @@ class GreedyState:
         emitted: Number of labels at the current frame, (batch,).
         frames: Number of processed frames, (batch,).
         score: Log-probability of the path, (batch,).
-        found: Emitted labels in the order of emission. Each step gives the indices of utterances,
-            their new labels, and the frames of the labels.
+        found: Emitted labels in the order of emission. Each entry has the indices of utterances,
+            the new labels, and the frames of the labels.
     """
 
     predicted: Tensor

@@ -124,8 +124,8 @@ def add_window(
 ) -> tuple[list[Word], list[Word]]:
     """Return final words, and words that the next window can change.
 
-    `words` are the words of a window from `start` to `stop` seconds. `pending` are earlier words
-    that this window can change. Windows overlap by `overlap` seconds.
+    `words` are the words of a window from `start` to `stop` seconds. `pending` are words of earlier
+    windows that are not final. Windows overlap by `overlap` seconds.
     """
     if start > 0:
         words = merge_words(pending, words, start, start + overlap)

@@ -22,8 +22,8 @@ class TranslationConfig(TransformerConfig):
     vocab_size: PositiveInt | None = None
     """Size of the vocabulary that source and target share; null takes the size from the data."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """Scale of the embeddings, which are initialised from N(0, 1/width). With "sqrt_width", the
-    embeddings are multiplied by sqrt(width), which gives unit variance."""
+    """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
+    the embeddings by sqrt(width). The product has unit variance."""
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
