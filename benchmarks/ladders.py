@@ -181,8 +181,8 @@ def order_of_rows(gaps: Sequence[dict[str, Any]]) -> str:
     if not sure:
         return f"{sentence} No interval excluded equal losses."
     return (
-        f"{sentence} Where the interval excludes equal losses, it was right in {right[1]} of "
-        f"{len(sure)}."
+        f"{sentence} Where the interval excludes equal losses, the predicted order was right in "
+        f"{right[1]} of {len(sure)} pairs."
     )
 
 

@@ -146,9 +146,10 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
     off, below, inverse = (median(float(row[name]) for row in rates)
                            for name in ("off", "off_below", "off_inverse"))  # fmt: skip
     yield (
-        f"The median error of the predicted best rates is a factor of {off:.2f}. Two trivial rules "
-        f"have {below:.2f} (take the best rate of the next smaller size) and {inverse:.2f} (scale "
-        "that rate by 1/size)."
+        f"The median error of the predicted best rates is a factor of {off:.2f}. Rule 1, the best "
+        f"rate of the next smaller size, has a median error of a factor of {below:.2f}. Rule 2, "
+        "this rate scaled in proportion to 1/size, has a median error of a factor of "
+        f"{inverse:.2f}."
     )
 
 
@@ -199,10 +200,10 @@ def placements_answer(found: Sequence[dict[str, Any]]) -> Iterator[str]:
                      if not math.isnan(pre + sub))  # fmt: skip
     gains, loses, unsure = (trends[sign] or "none" for sign in (-1, 1, 0))
     larger, equal, smaller = (orders[sign] or "none" for sign in (1, 0, -1))
-    yield (f"**As size grows, Sub-LN gains on Pre-LN in {gains} of {len(found)} ladders and loses "
-           f"in {loses}. In {unsure}, the interval of the trend contains 0. At the largest size, "
-           f"Sub-LN's largest stable rate is larger than Pre-LN's in {larger}, equal in {equal} "
-           f"and smaller in {smaller}.**")  # fmt: skip
+    yield (f"**As models grow, Sub-LN's loss falls relative to Pre-LN's in {gains} of {len(found)} "
+           f"ladders, and rises in {loses}. In {unsure} of the ladders, the interval of the trend "
+           "contains 0. At the largest size, Sub-LN's largest stable rate is larger than Pre-LN's "
+           f"in {larger} of the ladders, equal in {equal} and smaller in {smaller}.**")  # fmt: skip
 
 
 def placements_table(found: Sequence[dict[str, Any]]) -> Iterator[str]:

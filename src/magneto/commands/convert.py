@@ -43,7 +43,7 @@ def parser() -> Parser:
         "weights to another format. Formats of transformers: GPT-2, Llama, Mistral, BERT, BART, "
         "Marian, ViT, BEiT and Kosmos-2's text model. Formats of timm: ViT, DeiT, BEiT, EVA-02 and "
         "BEiT-3. Other formats: torchscale models, and original BEiT-3 checkpoints (image "
-        "classification and vision-language). An error names unsupported parts.",
+        "classification and vision-language). An error names parts that Magneto lacks.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     add = made.add_argument

@@ -194,7 +194,7 @@ def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
     rate = rate_text(min(map(float, comparison["learning_rates"])))
     return [
         f"Probe of {title_of(row)} at learning rate {rate}: "
-        + ("; ".join(found) if found else "its first steps show no reason for not learning")
+        + ("; ".join(found) if found else "no measurement of its first steps predicts failure")
         + "."
         for row, found in reasons.items()
     ]
