@@ -146,9 +146,9 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
     off, below, inverse = (median(float(row[name]) for row in rates)
                            for name in ("off", "off_below", "off_inverse"))  # fmt: skip
     yield (
-        f"The median error of the predicted best rates is a factor of {off:.2f}. Rule 1, the best "
-        f"rate of the next smaller size, has a median error of a factor of {below:.2f}. Rule 2, "
-        "this rate scaled in proportion to 1/size, has a median error of a factor of "
+        f"The median error of the predicted best rates is a factor of {off:.2f}. Rule 1 predicts "
+        f"the best rate of the next smaller size, with a median error of a factor of {below:.2f}. "
+        "Rule 2 scales the rate of rule 1 by 1/size, with a median error of a factor of "
         f"{inverse:.2f}."
     )
 
