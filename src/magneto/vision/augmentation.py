@@ -138,7 +138,7 @@ def _rotate(image: Any, degrees: float) -> Any:
 
 
 def _posterise(image: Any, strength: float, random: np.random.Generator) -> Any:
-    """Keep 4 bits of each colour channel at strength 0, and none at strength 1."""
+    """Posterise: each colour channel keeps 4 bits at strength 0, and 0 bits at strength 1."""
     kept = 0xFF & ~(0xFF >> (4 - int(4 * strength)))
     return image.point([level & kept for level in range(256)] * len(image.getbands()))
 

@@ -23,8 +23,8 @@ from magneto.vision.images import ImageSplit
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that makes an example from an index and a random generator."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that completes a batch, given the examples' indices and draw numbers. A draw number is
-epoch x repeats + number of the copy; see `magneto.data.stream.shuffled`."""
+"""Function that completes a batch, given the indices and the draw numbers of the examples. Every
+use of an example has a new draw number; see `magneto.data.stream.shuffled`."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Callback for a broken example, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
@@ -45,7 +45,7 @@ def read_or_replace(
 
     A random example replaces an example with a broken image.
 
-    `key` (seed and draw) and `index` seed the random generator.
+    The numbers in `key` and the `index` together seed the random generator.
 
     Raises:
         ValueError: If `TRIES` images in a row are broken.

@@ -35,9 +35,9 @@ FIGURE_BATCHES, MISTAKES = 16, 12
 
 
 Mixing = tuple[float, tuple[slice, slice] | None]
-"""How to mix a pair of images. The first item is an image's weight in its own mixture; the partner
-has the remaining weight. With CutMix, the second item is the rows and columns that the two images
-swap."""
+"""How to mix a pair of images: a weight and a box. Each image keeps this weight of its own target,
+and gets the rest from the partner's target. CutMix swaps a box of rows and columns between the two
+images. Mixup has no box (None)."""
 
 
 def draw_mixing(
@@ -67,8 +67,8 @@ def draw_mixing(
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
     """Mix images 0 and 1, 2 and 3, and so on; a single image at the end does not change.
 
-    `targets` are probabilities, (batch, classes). `how` has one item per pair of images.
-    Superfluous items of `how` are ignored.
+    `targets` are probabilities, (batch, classes). `how` has one item per pair of images. If `how`
+    has more items than pairs, the last items are not used.
     """
     images, targets = images.clone(), targets.clone()
     for pair, (share, box) in enumerate(how[: len(images) // 2]):
@@ -107,7 +107,8 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
 def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, float]:
     """Return the metrics of a data set.
 
-    `sums` has the totals of `answer_sums`, and the summed "loss".
+    `sums` has the results of `answer_sums`, added up over all batches. The entry "loss" is the sum
+    of the losses.
 
     Returns:
         "loss", "accuracy", and "calibration_error", which is the expected calibration error with 15

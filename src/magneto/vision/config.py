@@ -60,7 +60,7 @@ LEAST_PATCH = 2
 def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
-    Only a size that is None is derived. A derived image size is at most `LARGEST_SIDE`, and a
+    A given size is returned unchanged. A derived image size is at most `LARGEST_SIDE`, and a
     derived patch size gives at most `PATCHES` patches per side.
     """
     size = image_size or min(side, LARGEST_SIDE)
@@ -78,15 +78,15 @@ class ImageInputConfig:
 
     image_size: Side | None = 224
     """Height and width of the image in pixels, a multiple of `patch_size`. Null takes the size from
-    the pre-trained run or image tokenizer. Without run and tokenizer, null takes the median of the
+    the pre-trained run or image tokenizer. Without a run or tokenizer, null takes the median of the
     images' shorter sides, but at most 64."""
     patch_size: Side | None = 16
     """Height and width of a patch in pixels. Null takes the size from the pre-trained run or image
-    tokenizer. Without run and tokenizer, null takes the smallest size, from 2 pixels up, that gives
-    at most 8 patches per side."""
+    tokenizer. Without a run or tokenizer, null takes the smallest patch size with at most 8 patches
+    per side. The smallest possible value is 2 pixels."""
     channels: Side | None = 3
     """Number of channels of the image. Null takes the number from the pre-trained run or image
-    tokenizer. Without run and tokenizer, null takes 1 if all images of a sample are grey, else
+    tokenizer. Without a run or tokenizer, null takes 1 if all images of a sample are grey, else
     3."""
 
     @rule
@@ -195,7 +195,8 @@ class PairedAugmentationConfig:
     """Random changes of a training image and its mask, as in mmsegmentation for ADE20k."""
 
     resize: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
-    """Range of the random factor of an image's size, after resizing to `data.fit`."""
+    """Range of the random scale factor. Each image is resized to `data.fit`, and then scaled by a
+    random factor from this range."""
     largest_share: Probability = 0.75
     """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). At most
     ten crops are tried."""
@@ -224,9 +225,9 @@ class ImageSourceConfig:
     split, else the test split, else all images. Null uses the validation split of `source`. If
     `source` has no validation split, null uses a part of the training images."""
     validation_fraction: Share = 0.2
-    """Share of the images that validation uses if a source has no validation split. The recipe's
-    seed selects the validation images of a built-in set. For other sources, a hash of the image
-    names selects the validation images."""
+    """Share of the training images that are held out if a source has no validation split. The
+    recipe's seed selects the validation images of a built-in set. For other sources, a hash of the
+    image names selects the validation images."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers; null uses the classes of the training
     images."""
@@ -268,7 +269,8 @@ class FineTunedImageConfig(ImageEncoderConfig):
     off."""
     pretrained: Free[str | None] = None
     """Directory of an image run whose patch embedding, positions and encoder initialise the model.
-    Null trains from scratch. In the path, "{placement}" stands for the placement's name."""
+    Null trains from scratch. Magneto replaces "{placement}" in the path by the name of the norm
+    placement."""
 
 
 @configuration
@@ -374,9 +376,9 @@ class ImageModelConfig(ImageEncoderConfig):
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
     """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns patch aggregation off.
-    A second, small stack reads the patches of `aggregation_layer` and the class token of the top
-    layer. The small stack also predicts the codes, so that the class token has to summarise the
-    image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
+    A second, small stack predicts the codes too. The small stack reads the patches of
+    `aggregation_layer` and the class token of the top layer. The class token therefore has to
+    summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
@@ -424,8 +426,9 @@ class SegmenterConfig(FineTunedImageConfig):
     Null takes the size from the pre-trained run. Without a run, null takes the median of the
     images' shorter sides, but at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. Null takes the number of the data's class names. Without names, null takes
-    the largest class number plus 1, from at most 2,000 masks of each split."""
+    """Number of classes. Null takes the number of the data's class names. Without names, null adds
+    1 to the largest class number in the masks. Magneto searches at most 2,000 masks of each
+    split."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read. The fourth layer must be the top
     layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. Null uses four evenly spaced

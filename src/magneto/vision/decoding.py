@@ -51,8 +51,8 @@ class EncodedPicture:
 
     Args:
         content: Bytes of the file.
-        refused: Callback that gets the reason if simplejpeg refuses a file that Pillow can
-            decode.
+        refused: Callback that gets an error message of simplejpeg. `refused` is called if only
+            Pillow can decode the file.
 
     Raises:
         BrokenImage: If Pillow can't identify the image, or the image has more than

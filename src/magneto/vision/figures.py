@@ -58,7 +58,7 @@ def image_of(patches: Tensor) -> Tensor:
 def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor:
     """Return the mean of each code's patches, (count, channels, size, size).
 
-    The mean of a code without patches is 0, which is grey.
+    A code without patches gets a mean of 0, which is drawn in grey.
     """
     patches = patches_of(images, size).flatten(0, 1)
     sums = torch.zeros(count, *patches.shape[1:]).index_add(0, codes.flatten(), patches)
@@ -92,7 +92,7 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
 
 
 def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFormat) -> Figure:
-    """Draw images with wrong predictions, each with its text from `words`."""
+    """Draw wrongly classified images. `words` has one text for each image."""
     caption = (
         f"The {len(images)} most confident wrong predictions. Each image has its label, the "
         "predicted class, and the probability of that class."
@@ -173,9 +173,9 @@ def guesses_figure(
 ) -> Figure:
     """Draw images, their visible patches, the mean patches of their codes, and the predictions.
 
-    Only the first images are drawn, as many as `hidden` has rows. `hidden`, (drawn images, masked
-    patches), has the indices of masked patches. `guesses` has the predicted codes, shaped like
-    `hidden`. For the other arguments, see `codes_figure`.
+    If `hidden` has n rows, the first n images are drawn. `hidden`, (drawn images, masked patches),
+    has the indices of masked patches. `guesses` has the predicted codes, shaped like `hidden`. For
+    the other arguments, see `codes_figure`.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -249,6 +249,6 @@ def overlay_figure(
         f"Segmentation of {last}",
         f"The image, its mask and the model's segmentation. The segmentation is right for "
         f"{right:.1%} of the pixels that have a class. The legend has each class's share of "
-        "pixels, counted over the mask and the segmentation.",
+        "pixels in the mask and the segmentation together.",
         overlay_panels(panels, [mask, answer], names),
     )

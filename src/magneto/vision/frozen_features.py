@@ -111,7 +111,7 @@ def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor
     """Return the accuracy of logistic regression (C = 1) on standardised features.
 
     The regression is trained on the features `known` (images, width) with the classes `labels`
-    (images,). The accuracy is measured on the features `asked` with the classes `wanted`.
+    (images,). The accuracy is measured on the features `asked`, whose right classes are `wanted`.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)

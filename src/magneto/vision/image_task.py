@@ -70,9 +70,9 @@ def pretrained_encoder(config: Any) -> tuple[Path, Any]:
 def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict[str, float]:
     """Return the factor of each parameter's learning rate, by name (BEiT, arXiv 2106.08254).
 
-    Embeddings (patches, class token, positions) are group 0, and layer l is group l + 1. Everything
-    above the layers is the top group, which has the full rate. The rate of a lower group is `decay`
-    times the rate of the next higher group. With a `decay` of 1, the result is {}.
+    Embeddings (patches, class token, positions) are group 0, and layer l is group l + 1. Parameters
+    after the last layer are the top group, which keeps the full learning rate. The rate of a lower
+    group is `decay` times the rate of the next higher group. With a `decay` of 1, the result is {}.
     """
     if decay == 1:
         return {}
@@ -93,7 +93,7 @@ class Prediction:
 
     Attributes:
         labels: Names of classes with their probabilities, the most probable first. In
-            segmentation, shares of the image's pixels replace the probabilities.
+            segmentation, each class has its share of the pixels in place of a probability.
         pictures: Contents of PNG files by name. Segmentation draws the classes over the image.
     """
 

@@ -111,8 +111,8 @@ class ImageSplit:
     """Images of a split, with indices from 0 to `len(split) - 1`.
 
     Attributes:
-        table: Table with a column "image". Optional columns are "label" (int64 class numbers,
-            or `UNLABELLED`), "mask", and texts.
+        table: Table with a column "image". Columns of labels, masks and texts are optional. The
+            column "label" has int64 class numbers, or `UNLABELLED`.
         problems: Counter of images that can't be read properly.
         names: Names of the columns of images, in the model's order. An example has one image
             for each column.
@@ -204,7 +204,10 @@ class ImageSplit:
 
     @property
     def digest(self) -> str:
-        """Digest of all labels, texts, image names and image sizes, and of some images' bytes."""
+        """Digest of all labels, texts, image names and image sizes.
+
+        To save time, the digest covers the bytes of only some images.
+        """
         return self.table.digest
 
 
@@ -222,7 +225,10 @@ class ImageSplits:
     counts: Counts = field(default_factory=Counts)
 
     def describe(self, rows: str = "images") -> str:
-        """Return the numbers of examples, classes and problems; `rows` names the examples."""
+        """Return a text with the numbers of examples, classes and problems.
+
+        `rows` is the plural noun for the examples, such as "images".
+        """
         parts = {f"training {rows}": len(self.train), f"validation {rows}": len(self.validation)}
         if self.classes:
             parts["classes"] = len(self.classes)
@@ -295,8 +301,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is none.
 
-    If a table has columns of media, no other column is tried. `given` is the column name that the
-    recipe sets. `mask` is the name of the column of masks.
+    If a table has columns of media, the result is one of these columns, or None. `given` is the
+    column name that the recipe sets. `mask` is the name of the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]
@@ -348,8 +354,8 @@ def is_number(word: str) -> bool:
 def numbered(table: Table, classes: Sequence[str]) -> Table:
     """Replace each class name in a table by its index in `classes`.
 
-    If no label is in `classes`, labels that are whole numbers are the indices. Examples are the
-    folders 0 to 999 of ImageNet-V2.
+    If no label is in `classes` and all labels are whole numbers, the labels are used as indices.
+    ImageNet-V2, for example, has folders with the names 0 to 999.
 
     Raises:
         ValueError: If an image has an unknown class.

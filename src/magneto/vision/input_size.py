@@ -97,7 +97,7 @@ class ImageInputTask(Task):
         return None
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return a run and its model configuration if the model must have the run's image size.
+        """Return the run that determines the image size, and the configuration of that run's model.
 
         Return None if no run determines the image size.
         """

@@ -85,7 +85,10 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
 def count_pixels(
     split: ImageSplit, indices: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Count each number in the masks at `indices`, int64 (256,), after `read` of each mask."""
+    """Count the pixels of each value in the masks at `indices`, int64 (256,).
+
+    `read` maps a stored mask to the values that are counted.
+    """
     counts = np.zeros(256, np.int64)
     for index in indices.tolist():
         with suppress(BrokenImage):
@@ -175,7 +178,10 @@ class Segmentation(FineTuning):
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the classes in the order of their numbers; without names, the numbers."""
+        """Names of the classes in the order of the class numbers.
+
+        If the data have no class names, the class numbers are the names.
+        """
         given = list(self.data_config.classes or self.splits.classes)
         return given or [str(number) for number in range(self.classes)]
 
@@ -224,8 +230,7 @@ class Segmentation(FineTuning):
                 return
             except BrokenImage as error:
                 problem = f"{split.name(index)}: {error}"
-        raise ValueError("none of the pairs of image and mask that were tried can be used, for "
-                         f"example {problem}")  # fmt: skip
+        raise ValueError(f"every image-mask pair that was tried is broken, for example {problem}")
 
     def build_model(self) -> Segmenter:
         return Segmenter(replace(self.model_config, classes=self.classes))
@@ -248,7 +253,7 @@ class Segmentation(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the weighted sum of both heads' losses over all pixels with a class.
 
-        The logged "broken" is the share of pixels that belong to replacements of unreadable images.
+        The logged "broken" is the share of pixels in images that replace unreadable images.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED
@@ -263,8 +268,8 @@ class Segmentation(FineTuning):
     def validation_batches(self) -> LazyBatches:
         """Return batches of validation images in a fixed random order.
 
-        A batch has "broken", and lists of "images" and "masks". Images are resized to `data.fit`,
-        but masks are not, because classes are compared at the mask's size. A blank image replaces a
+        A batch has "broken", and lists of "images" and "masks". Images are resized to `data.fit`.
+        Masks are not resized, because the scores use the masks' own sizes. A blank image replaces a
         broken image, and all pixels of the blank image are ignored.
         """
         held, input_format = self.splits.validation, self.input_format

@@ -50,8 +50,8 @@ VERB = "train image-modelling/tiny --data.image_tokenizer"
 class BlockMasking:
     """Block-wise masking of the same number of patches in every image, as in BEiT.
 
-    Random blocks, which may overlap, are masked until the number is reached. If no block fits,
-    single patches are masked.
+    Random blocks are masked until the image has enough masked patches. Blocks may overlap. If no
+    block fits, single patches are masked.
     """
 
     def __init__(self, rows: int, columns: int, ratio: float) -> None:
@@ -98,7 +98,8 @@ class BlockMasking:
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
     """Return the index of the vector with the largest cosine, for each row.
 
-    Rows are (rows, width). Vectors are (count, width), and have length 1.
+    `rows` has the shape (rows, width), and `vectors` has the shape (count, width). Each of the
+    `vectors` has length 1.
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
@@ -108,7 +109,8 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Return the centres of k-means by cosine, initialised with random rows.
 
     A cluster without rows keeps its centre. If there are fewer rows than centres, the missing
-    centres are random directions. Rows, (rows, width), and centres, (count, width), have length 1.
+    centres are random directions. The rows and the centres are vectors of length 1. The shape of
+    the result is (count, width).
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -122,10 +124,11 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 
 
 class Codebook(nn.Module):
-    """Codebook, which has a direction and a share of the features for each code.
+    """Codebook with a direction for each code.
 
-    The directions, (codes, width), and the shares, (codes,), are moving averages over training
-    steps. For `revive_below`, see `ImageTokenizerConfig`.
+    `vectors`, (codes, width), has moving averages of each code's features. `use`, (codes,), has
+    moving averages of each code's share of all features. For `revive_below`, see
+    `ImageTokenizerConfig`.
     """
 
     vectors: Tensor
@@ -245,8 +248,8 @@ class ImageTokenizer(ImageEncoder):
 def patch_pixels(images: Tensor, size: int) -> Tensor:
     """Return each patch's pixels followed by a constant, (batch, patches, channels * size² + 1).
 
-    The constant makes the direction of a patch's vector depend on the brightness. Images are
-    (batch, channels, height, width) in [-1, 1].
+    Codes compare only directions of vectors. The constant gives patches of different brightness
+    different directions. Images are (batch, channels, height, width) in [-1, 1].
     """
     patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)
@@ -376,8 +379,9 @@ def load_targets(
 ) -> CodeTargets:
     """Return the frozen image tokenizer `name`, on the CPU.
 
-    `name` is the directory of a run, builtin:patches, or builtin:noise. The codes of builtin:noise
-    are random, for planning. `batches` returns training images in [-1, 1], for builtin:patches.
+    `name` is the directory of a run, builtin:patches, or builtin:noise. `magneto plan` uses
+    builtin:noise, which has random codes. For builtin:patches, `batches` returns training images in
+    [-1, 1].
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)

@@ -62,7 +62,7 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 
 
 class HogTeacher(nn.Module):
-    """Teacher of histograms of gradients, as in MaskFeat (arXiv 2112.09133).
+    """Teacher whose features are histograms of gradients, as in MaskFeat (arXiv 2112.09133).
 
     A patch has four cells if the patch side is even and at least 8 pixels, else one cell.
     """
@@ -82,7 +82,7 @@ class HogTeacher(nn.Module):
 
 
 class PixelTeacher(nn.Module):
-    """Teacher of each patch's pixels; see `patch_pixels`."""
+    """Teacher whose features are the pixels of each patch; see `patch_pixels`."""
 
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def build_teacher(config: ImageTokenizerConfig) -> Any:
 
 
 class FeatureDecoder(nn.Module):
-    """Decoder: a small encoder stack from the vectors of codes to a teacher's features."""
+    """Decoder: a small Transformer stack that predicts a teacher's features from code vectors."""
 
     def __init__(self, config: ImageTokenizerConfig, target_width: int) -> None:
         super().__init__()

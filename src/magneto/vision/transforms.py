@@ -57,11 +57,11 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return the slice of source pixels that a part of a resized side needs, and the part's ends.
+    """Find the source pixels for a part of a resized side.
 
-    The side is resized from `old` to `new` pixels. The part begins at the new pixel `start`, and
-    has `size` new pixels. The ends of the part are in source pixels, counted from the start of the
-    slice.
+    The side is resized from `old` to `new` pixels. The part has `size` pixels of the resized side,
+    from pixel `start`. The result is a slice of source pixels, and where the part begins and ends
+    in this slice.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -78,8 +78,8 @@ def random_crop_box(
 ) -> Box:
     """Sample a random rectangle of a picture, like torchvision's RandomResizedCrop.
 
-    `scale` is the range of the rectangle's share of the area. `ratio` is the range of width divided
-    by height.
+    `scale` is the range of the rectangle's area, as a share of the picture's area. `ratio` is the
+    range of width divided by height.
     """
     height, width = picture.height, picture.width
     for _ in range(TRIES):

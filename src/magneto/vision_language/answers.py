@@ -1,24 +1,25 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
-**Accuracy.** An answer is compared with all annotators but one, and each annotator is left out
-once. A comparison scores 1/3 for each annotator with the same answer, but at most 1. The accuracy
-is the mean score of all comparisons. With ten annotators, the accuracy is 0.3 for each annotator
-who gave the answer, but at most 1.
+**Accuracy.** Each annotator is left out once, and the answer is compared with the remaining
+annotators' answers. One equal answer scores 1/3, two score 2/3, and three or more score 1. The
+accuracy is the mean of the scores. With ten annotators, the accuracy is 0.3 for each annotator who
+gave the answer, but at most 1.
 
 **Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
 removed. Letters become lower case. Number words become digits. A missing apostrophe is inserted
 into a contraction ("dont" becomes "don't"). The rules are those of the official evaluation code
 (GT-Vision-Lab/VQA, commit a013f00).
 
-Some of the official rules are odd. If the answer has a comma between two digits, all punctuation
-marks are removed. In an answer without a comma between digits, the spaces around marks decide. A
-kind of mark that occurs beside a space is removed from the whole answer. A kind of mark that never
-occurs beside a space becomes a space. A full stop is removed unless a digit follows. At most 32
-full stops are removed. The number word "none" becomes "0".
+Some rules of the official normalisation have surprising results. If the answer has a comma between
+two digits, all punctuation marks are removed. In an answer without a comma between digits, spaces
+matter. If one hyphen, for example, is beside a space, all hyphens are removed. If no hyphen is
+beside a space, every hyphen becomes a space. A full stop is removed unless a digit follows. At most
+32 full stops are removed. The number word "none" becomes "0".
 
-**Answer list.** VQA v2's list has 3129 answers. A listed answer is the normalised majority answer
-to at least nine questions of the training and validation splits. The list and the heads of released
-checkpoints have the order of first occurrence.
+**Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
+at least nine questions of the training and validation splits. Majority answers are normalised
+before the count. Answers are listed in the order of first occurrence, which is also the order in
+the heads of released checkpoints.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ CONTRACTED = re.findall(
     you've
 """,
 )
-"""Contractions into which normalisation inserts a missing apostrophe."""
+"""Contractions: normalisation changes "dont", for example, to "don't"."""
 
 When = Literal["where_annotators_disagree", "always"]
-"""Condition for the normalisation of answers.
+"""When answers are normalised before the comparison.
 
 The official evaluation normalises only answers to questions on which the annotators disagree. If
 all annotators give the same answer, only a prediction with exactly this spelling is right."""
@@ -238,8 +239,7 @@ def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[st
 
     `texts` are the training questions, and `targets` are the targets of the training questions. The
     baseline looks for training questions with the same words, and chooses the answer with the
-    highest sum of targets. If no training question has the same words, the sum is over all training
-    questions.
+    highest sum of targets. For a question with new words, the sum is over all training questions.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

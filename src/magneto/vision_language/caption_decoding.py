@@ -21,7 +21,10 @@ from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
-    """Return `packing` with an attention mask: images do not see words, nor words later words."""
+    """Return `packing` with an attention mask for captions.
+
+    The image does not attend to words. A word attends to the image, to earlier words and to itself.
+    """
     place = torch.arange(packing.length, device=packing.vision_place.device)
     query, key = place[:, None], place[None]
     # Padding follows all words, which do not attend to it.

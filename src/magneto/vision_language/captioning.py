@@ -5,7 +5,8 @@ from 1 to 4. The weight of an n-gram is its count times its inverse document fre
 is the set of reference captions of an image. A score therefore depends on the whole set of images.
 The similarity to a reference is the cosine of two vectors of weights. An n-gram's weight in the
 caption is clipped to the n-gram's weight in the reference. A difference in length lowers the
-similarity. The score is 10 times the mean similarity over n and over the references.
+similarity. The similarities are averaged over n and over the references. The score is 10 times the
+mean.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class ImageCaptioning(CaptionedTask):
     ) -> tuple[dict[str, Any], np.ndarray]:
         """Return "samples", "words" and "targets" of masked captions, and counts of masked words.
 
-        Each key seeds the masks of one caption. The attention mask in "samples" is left-to-right.
+        `keys` has the seed of each caption's masks. The attention mask in "samples" is
+        left-to-right.
         """
         both = [self.hidden(text, np.random.default_rng(list(key)))
                 for text, key in zip(texts, keys, strict=True)]  # fmt: skip
@@ -84,7 +86,7 @@ class ImageCaptioning(CaptionedTask):
         """Return a function that adds captions to a batch. Every epoch masks different words.
 
         A pair with an unreadable image is replaced by another pair. The entry "broken" is the
-        number of masked words in the replacing pairs.
+        number of masked words in pairs that replace unreadable pairs.
         """
         captions = self.train_captions
 
@@ -117,7 +119,7 @@ class ImageCaptioning(CaptionedTask):
         """Return the loss, and log "nll" and "broken".
 
         The log "nll" is the loss without label smoothing. The log "broken" is the share of masked
-        words that belong to replacements of pairs with unreadable images.
+        words in pairs that replace unreadable pairs.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})

@@ -51,9 +51,9 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     multiplied by sqrt(width), and get unit variance. Position embeddings are also initialised from
     N(0, 1/width). Torchscale initialises position embeddings from N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
-    """Final norm of the stack. With "placement", the norm placement decides if there is one. With
-    "none", there is no final norm. BEiT-3 has no final norm for question answering, because the
-    pooler begins with a norm."""
+    """Final norm of the stack. With "placement", there is a final norm if the norm placement has a
+    final norm, as Pre-LN has. With "none", there is no final norm. BEiT-3 has no final norm for
+    question answering, because the pooler begins with a norm."""
 
     @property
     def ends_in_mask(self) -> bool:
@@ -72,13 +72,13 @@ class FineTunedConfig(VisionLanguageConfig):
 
     max_length: TextLength | None = 64  # pyright: ignore[reportIncompatibleVariableOverride]
     """Maximum number of tokens of a text, including `<s>` and `</s>`. BEiT-3's fine-tuning uses 64.
-    null: a length that 99 % of the training texts do not exceed, but at most 128. With
-    `pretrained`, the limit of 128 is replaced by the max_length of the pre-trained run."""
+    null: the 99th percentile of the lengths of the training texts, but at most 128. With
+    `pretrained`, the limit is the max_length of the pre-trained run, not 128."""
     pretrained: Free[str | None] = None
     """Directory of a vision-language run. The run initialises embeddings and layers. With
     `data.tokenizer` "auto", the tokenizer of the run is used. `data.normalisation` must be the
-    normalisation of the run. In the path, "{placement}" stands for the name of the placement. null:
-    training from scratch."""
+    normalisation of the run. Magneto replaces "{placement}" in the path by the name of the norm
+    placement. null: training from scratch."""
 
     @property
     def longest_text(self) -> int:
@@ -171,7 +171,7 @@ class MaskedDataModelConfig(VisionLanguageConfig):
     @rule
     def _norm_is_on_top(self) -> Iterator[str]:
         if self.final_norm == "none":
-            yield "final_norm must be placement, because the heads have no norm"
+            yield "final_norm must be 'placement', because the heads have no norm"
 
 
 @configuration
@@ -247,11 +247,13 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
     """Number of answers. null: the length of the answer list, which is 3129 for VQA v2."""
     final_norm: Literal["placement", "none"] = "none"
-    """Final norm of the stack. With "placement", the norm placement decides if there is one. With
-    "none", as in BEiT-3, there is no final norm, because the pooler begins with a norm."""
+    """Final norm of the stack. With "placement", there is a final norm if the norm placement has a
+    final norm, as Pre-LN has. With "none", as in BEiT-3, there is no final norm, because the pooler
+    begins with a norm."""
     head_rate: Free[PositiveFloat] = 1.0
     """Ratio of the head's learning rate to the learning rate of all other parameters. The pooler is
-    not part of the head. BEiT-3's released fine-tuning uses 20. The paper gives no value."""
+    not part of the head. BEiT-3's released fine-tuning uses 20. BEiT-3's paper gives no value for
+    the ratio."""
 
 
 @configuration
@@ -287,9 +289,9 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Path of the answer list: a JSON list, a text file with one answer per line, or BEiT-3's
     answer2label.txt. null: the frequent answers of the annotations."""
     least_answer_count: PositiveInt | None = None
-    """Minimum count of an answer in the answer list. The count is the number of questions with this
-    majority answer. null: 9 for VQA v2, and 1 for other sources. With null, VQA v2's answer list
-    has 3129 answers."""
+    """Each answer in the answer list is the majority answer to at least this number of questions.
+    null: 9 for VQA v2, and 1 for other sources. With null, VQA v2's answer list has 3129
+    answers."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
     """How an annotator's answer is looked up in the answer list, to make targets. With "raw", as in
     BEiT-3's released code, an answer is looked up as written. With "normalised", an answer is
@@ -301,8 +303,8 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Input of the model: "both", only the "question", or only the "image". Use a single input for
     ablations."""
     held_out: str | None = None
-    """File in a run's assets with the names of the validation images. Magneto sets `held_out` when
-    a run is opened."""
+    """File in a run's assets with the names of the validation images. Recipes leave this field
+    null, and Magneto sets the field when a trained run is opened."""
 
 
 @configuration
@@ -310,8 +312,8 @@ class VisualReasonerConfig(PairPoolingConfig):
     """Encoder with a head that classifies a statement about two images as true or false."""
 
     head_scale: Free[PositiveFloat] = 1.0
-    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. With 0.001, a
-    small model that is trained from scratch does no better than chance."""
+    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. Without
+    pre-training, a small model with a scale of 0.001 stays at the accuracy of chance."""
 
 
 @configuration

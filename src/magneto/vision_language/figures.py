@@ -47,7 +47,7 @@ def attention_figure(
     """Draw the attention of words to image patches for a few texts. Without texts, return [].
 
     `heading` takes a validation row and the index of the model's answer, and returns a heading.
-    `sides` are the names of the images of a row.
+    `sides` names the images of a row, for example "left" and "right".
     """
     rows, config = some_rows(task), model.config
     if not len(rows):
@@ -85,8 +85,9 @@ def attention_figure(
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation rows with text, the model's answer and the right answer. The image is followed "
-        "by one copy for each word. The less a word attends to a patch, the darker the patch is. "
+        "Validation rows with text, the model's answer and the right answer. Beside the image, "
+        "each word has a copy of the image. The less a word attends to a patch, the darker "
+        "the patch is. "
         f"Attention is the mean over all heads of layer {layer + 1} of {config.layers}. "
         f"{share:.0%} of the words' attention goes to patches. The remaining attention goes to "
         "words and to the class token."

@@ -70,8 +70,8 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
         load_tokenizer(run)
         pictures = read_object(run / PICTURES, "normalisation")
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{run} lacks its tokenizer or {PICTURES}: export the model again, "
-                                "or convert the weights again with --tokenizer "
+        raise FileNotFoundError(f"{run} has no tokenizer or no {PICTURES}: export the model "
+                                "again, or convert the weights again with --tokenizer "
                                 "beit3.spm") from error  # fmt: skip
     return str(run), str(pictures["normalisation"])
 
@@ -267,7 +267,7 @@ class PairTask(FineTunedTask):
     """Base of tasks whose model reads a text with images and chooses a label.
 
     `column` is the column of the text. If `data.input` equals `column`, the model reads only the
-    text. `credit` names the result of `credits` in logs and scores.
+    text. `credit` is the name of the metric that `credits` computes.
     """
 
     primary_metric = "accuracy"

@@ -201,7 +201,8 @@ class MaskedDataModel(nn.Module):
 
         Logits are (masked patches, codes) and (masked words, vocab_size). The losses are the summed
         cross-entropy of patches and the summed cross-entropy of words. `codes` (masked patches,)
-        and `words` (masked words,) are targets. Targets of -100 do not count.
+        and `words` (masked words,) are targets. A position with the target -100 does not add to the
+        loss.
         """
         vision, language = self.encoder(images, masked.samples, masked.hidden)
         # A class token precedes each image's patches.
@@ -353,8 +354,8 @@ class ImageCaptioner(nn.Module):
     ) -> Tensor | CrossEntropyLoss:
         """Return logits (words, vocab_size), or the summed loss if `targets` (words,) are given.
 
-        The packing in `samples` must come from `left_to_right`. `words` are the indices of masked
-        words among the language tokens.
+        `left_to_right` makes the attention mask that `samples` must have. `words` are the indices
+        of masked words among the language tokens.
         """
         vision, language = self.encoder(images, samples)
         # The head does not read the image's features. The product with 0 gives the image's experts

@@ -333,8 +333,9 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     def examples(
         self, split: int, augmented: Mapping[str, AugmentationConfig] | None = None
     ) -> dict[str, tuple[int, Example, OnBroken]]:
-        """Return each stream's number of examples, function that makes an example, and callback.
+        """Return the streams of images, texts and pairs.
 
+        A stream has the number of its examples, a function that makes an example, and a callback.
         The callback records a broken image. `augmented` maps "images" and "pairs" to augmentations.
         If `augmented` is None, images are cropped in the centre, and a blank image replaces a
         broken image.

@@ -66,7 +66,7 @@ INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
 ANNOTATED = ("train2014", "val2014")
 WITHOUT_ANSWERS = ("test-dev2015", "test2015")
 LEAST = 9
-"""Minimum number of questions whose majority answer is the same answer of VQA v2's list."""
+"""In VQA v2's answer list, each answer is the majority answer to at least this many questions."""
 COLUMNS = ("image", "question", "answers", "majority", "kind", "id")
 ANSWERS_FILE, HELD_OUT_FILE = "answers.json", "validation-images.json"
 """Files in a run's assets: the answer list, and the names of the validation images."""
@@ -221,8 +221,8 @@ class QuestionAnswering(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of a question-only baseline. Without public answers, return {}.
 
-        The baseline chooses the most frequent answer to training questions with the same words.
-        Its loss is that of one prediction for all questions, the mean of the training targets.
+        The baseline chooses the most frequent answer to training questions with the same words. The
+        loss is computed for a constant prediction: the mean of the training targets.
         """
         found = self.splits
         if not found.answered:
@@ -491,7 +491,8 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on training images of the run.
 
-    If another source has images with the names of training images, there is only a warning.
+    If the names of images in another source are equal to names of training images, there is only a
+    warning.
 
     Raises:
         ValueError: If the source is the run's own source, and the run was trained on images of the

@@ -5,8 +5,8 @@ is therefore not a sum over independent micro-batches. As in GradCache (arXiv 21
 micro-batch is embedded twice. First, all micro-batches are embedded without a gradient. Then each
 micro-batch is embedded again with a gradient. The new embeddings replace the old embeddings in the
 loss of the global batch. The gradients of all micro-batches add up to the gradient of the global
-batch's loss. With dropout or stochastic depth, the sum is not exact, because the old and the new
-embeddings differ.
+batch's loss. With dropout or stochastic depth, the old and the new embeddings differ, so the
+gradient is only an approximation.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class ImageTextRetrieval(CaptionedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the recalls in both directions over the evaluated images and texts, and the mean.
 
-        The loss compares `EVALUATION_BATCH` images at a time with their first captions. The metric
-        "broken" counts the unreadable images, and is absent if there are none. A query counts as
-        failed if the query is an unreadable image or a text of an unreadable image.
+        The loss uses batches of `EVALUATION_BATCH` images, and the first caption of each image. The
+        metric "broken" counts the unreadable images, and is absent if there are none. A query
+        counts as failed if the query is an unreadable image or a text of an unreadable image.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -208,10 +208,10 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
     The recall of texts for an image is "text_recall_at_1". The recall of the image for a text is
-    "image_recall_at_1". Wrong answers rank before right answers of the same similarity. Constant or
-    non-finite embeddings therefore score 0. Embeddings must have length 1. `owners` is the index of
-    each text's image (texts,). Every image must have a text. A query counts as failed if the query
-    is a `broken` image or a text of a `broken` image.
+    "image_recall_at_1". Wrong answers rank before right answers of the same similarity. A model
+    that gives all inputs the same embedding therefore has a recall of 0. Embeddings must have
+    length 1. `owners` is the index of each text's image (texts,). Every image must have a text. A
+    query counts as failed if the query is a `broken` image or a text of a `broken` image.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -227,9 +227,9 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
     """Return the rank (from 0) of the first right answer to each query, (queries,).
 
-    An answer is right if the answer's image index in `given` equals the query's image index in
-    `wanted`. A right answer with an infinite or nan similarity does not count. A wrong answer with
-    a similarity of nan ranks first.
+    `wanted` has the image index of each query, and `given` has the image index of each answer. An
+    answer is right if both indices are equal. A right answer with an infinite or nan similarity
+    does not count. A wrong answer with a similarity of nan ranks first.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -245,7 +245,7 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
     """Return the expected recall at each of `RANKS` if `count` answers are ordered at random.
 
-    `right` maps a number of right answers to the number of queries with so many right answers.
+    `right[n]` is the number of queries that have n right answers.
     """
     found, queries = {}, sum(right.values())
     for rank in RANKS:

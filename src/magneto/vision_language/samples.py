@@ -30,11 +30,13 @@ class Samples:
     """
 
     token_ids: Tensor
-    """Tokens of all texts (language tokens,). Texts of pairs come before texts alone."""
+    """Tokens of all texts (language tokens,). Texts with an image come before texts without an
+    image."""
     token_positions: Tensor
     """Position of each token in its text, from 0 (language tokens,)."""
     packing: Packing
-    """Packing of the samples. Images alone come first, then pairs, then texts alone."""
+    """Packing of the samples. The order is: images without a text, image-text pairs, texts without
+    an image."""
     image_starts: Tensor
     """Index of each image's class token among the vision tokens (images,)."""
     text_starts: Tensor
@@ -60,13 +62,14 @@ class MaskedSamples:
     hidden: Tensor
     """True for masked patches, boolean (images, patches)."""
     patches: Tensor
-    """Indices (image * patches per image + patch) of masked patches. Images alone come first."""
+    """Indices (image * patches per image + patch) of masked patches. Images without a text come
+    first."""
     words: Tensor
-    """Indices of masked words among the language tokens. Words of pairs come first."""
+    """Indices of masked words among the language tokens. Words of image-text pairs come first."""
     alone_patches: int
-    """Number of masked patches in images alone."""
+    """Number of masked patches in images without a text."""
     paired_words: int
-    """Number of masked words in pairs."""
+    """Number of masked words in image-text pairs."""
 
 
 def join_samples(
@@ -75,9 +78,10 @@ def join_samples(
     paired: Sequence[np.ndarray] = (),
     alone: Sequence[np.ndarray] = (),
 ) -> Samples:
-    """Pack the samples of a batch on the CPU: images alone, then pairs, then texts alone.
+    """Pack the samples of a batch on the CPU.
 
-    A packed row is as long as the longest sample. `images` is the number of images alone. `paired`
+    The order is: images without a text, image-text pairs, texts without an image. A packed row is
+    as long as the longest sample. `images` is the number of images without a text. `paired`
     contains the tokens of texts with an image. `alone` contains the tokens of texts without an
     image. The tokens come from `frame_text`.
     """

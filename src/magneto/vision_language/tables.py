@@ -88,8 +88,8 @@ def load_rows(
     """Return training and validation rows. Training rows with a missing image are left out.
 
     Missing images are counted, and `problems` records their names. `wanted` is the split to
-    validate on. Another split or a share of the training rows may replace a missing split
-    "validation". `names` are the columns of images. Rows with the same value in the column `key`
+    validate on. If the split "validation" is missing, `magneto.data.table.divide` chooses
+    validation rows. `names` are the columns of images. Rows with the same value in the column `key`
     stay in one split.
 
     Raises:
@@ -154,8 +154,8 @@ def find_columns(
     """Return a table whose columns have the task's names, without rows that lack an image.
 
     `images` and `words` map the task's column names to the recipe's column names. If the recipe's
-    name is None, a column with a usual name is taken. Paths are relative to `folder` (None: the
-    table's folder).
+    name is None, the column is found by the names in `COLUMN_ALIASES`. Paths are relative to
+    `folder` (None: the table's folder).
 
     Raises:
         ValueError: If a column is missing, or if no row has an image.
@@ -177,9 +177,10 @@ def find_columns(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return a table with the rows in `found`, the columns `images`, and the values in `found`.
+    """Return a table with the columns `images` and new columns.
 
-    The keys of `found` are row numbers. The value of a row maps the names of new columns to values.
+    `found` maps a row number to a dict with the row's values in the new columns. Rows that are not
+    in `found` are left out.
     """
     if not found:
         raise ValueError(f"{table.where} has no valid rows{counts.describe()}")
@@ -194,9 +195,9 @@ def with_words(
 
 
 def image_files(folder: Path, counts: Counts) -> dict[str, str]:
-    """Return the paths of all images below a folder, by file name.
+    """Return a dict from file names to paths, with all images below a folder.
 
-    Any subfolder may contain images. If two files have the same name, the first path in
+    Subfolders are searched too. If two files have the same name, the first path in
     alphabetical order is used.
     """
     root = folder if folder.is_dir() else folder.parent
