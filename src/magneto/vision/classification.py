@@ -35,9 +35,9 @@ FIGURE_BATCHES, MISTAKES = 16, 12
 
 
 Mixing = tuple[float, tuple[slice, slice] | None]
-"""How to mix a pair of images: a weight and a box. Each image keeps this weight of its own target,
-and gets the rest from the partner's target. CutMix swaps a box of rows and columns between the two
-images. Mixup has no box (None)."""
+"""How to mix a pair of images: a weight and a box. The weight belongs to an image's own target, and
+1 - weight belongs to the target of the partner. CutMix swaps a box of rows and columns between the
+two images. Mixup has no box (None)."""
 
 
 def draw_mixing(

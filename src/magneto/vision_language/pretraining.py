@@ -335,10 +335,10 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     ) -> dict[str, tuple[int, Example, OnBroken]]:
         """Return the streams of images, texts and pairs.
 
-        A stream has the number of its examples, a function that makes an example, and a callback.
-        The callback records a broken image. `augmented` maps "images" and "pairs" to augmentations.
-        If `augmented` is None, images are cropped in the centre, and a blank image replaces a
-        broken image.
+        A stream has a number of examples, a function that makes an example, and a callback. The
+        callback records a broken image. `augmented` maps "images" and "pairs" to augmentations. If
+        `augmented` is None, images are cropped in the centre, and a blank image replaces a broken
+        image.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split]}

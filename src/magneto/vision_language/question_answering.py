@@ -491,8 +491,7 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on training images of the run.
 
-    If the names of images in another source are equal to names of training images, there is only a
-    warning.
+    For another source with the same image names, there is only a warning.
 
     Raises:
         ValueError: If the source is the run's own source, and the run was trained on images of the

@@ -226,8 +226,7 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
     """Return the name of each row's group.
 
-    Rows with a common image belong to one group. If row A has a common image with row B, and row B
-    with row C, all three rows belong to one group.
+    Rows with a common image belong to one group. Groups with a common image are merged.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

@@ -26,7 +26,7 @@ from magneto.vision.transforms import Box, InputFormat, crop_and_resize
 class Samples:
     """Texts of a batch, and the packing of texts and images.
 
-    A sample is an image alone, an image-text pair, or a text alone.
+    A sample is an image, an image-text pair, or a text.
     """
 
     token_ids: Tensor
