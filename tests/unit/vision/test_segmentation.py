@@ -162,8 +162,8 @@ def mask_of_each(folder: Path, mask: np.ndarray) -> Path:
         ((0, 1, 2, 4), None, ""), ((0, 128), None, "2 of the 129 classes.*0, 128.*data.ignored"),
         # 255 is no class: every pixel that counts would be of class 0, and every answer right.
         ((0, 255), None, "255 is always ignored"),
-        ((4,), 4, r"can be used.* number 4, but the 4 classes"),
-        ((300,), None, "can be used.* class 300 is above 255"),
+        ((4,), 4, r"is broken.* number 4, but the 4 classes"),
+        ((300,), None, "is broken.* class 300 is above 255"),
     ],
 )  # fmt: skip
 def test_numbers_in_masks_that_are_no_classes(
