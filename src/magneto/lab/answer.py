@@ -51,8 +51,8 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
     """Return whether the best row is undecided for lack of seeds.
 
-    The best row is undecided if the row with the best score has one seed. It is also undecided if
-    every other ranked row has one seed.
+    The best row is undecided if the row with the best score has one seed. The best row is also
+    undecided if each of the other ranked rows has one seed.
     """
     if not ranked or len(summaries) < 2:
         return False

@@ -108,8 +108,7 @@ def rms(values: Tensor) -> float:
 def outputs(task: Task, model: nn.Module, piece: Any) -> dict[str, Tensor]:
     """Return the outputs of layers, stacks and head in a forward pass of `piece` without dropout.
 
-    Some losses never compute all logits and so do not call the head. The head is then applied to
-    the last stack's output.
+    If the loss does not call the head, the head is applied to the last stack's output.
     """
     found: dict[str, Tensor] = {}
 

@@ -101,8 +101,8 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     """Return the best rate and the largest stable rate of a row; None without a best rate.
 
     Every seed learned at the best rate. From the best rate to the largest stable rate, every run
-    learned. If the budget ended early, neighbouring rates have fewer seeds than the best rate. Only
-    the first seeds that these rates share then count.
+    learned. If the budget ended early, neighbouring rates have fewer seeds than the best rate. In
+    this case only the first seeds that all of the rates have are used.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
@@ -148,8 +148,9 @@ def shared_seeds(
     """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
 
     Every seed learned at the rates in `good`. The best rate is the rate in `good` with the lowest
-    mean loss. The number of seeds is the largest n for which the best rate and the good rates next
-    to it have runs of the first n seeds. Return None if no good rate has a run of the first seed.
+    mean loss. The number of seeds is the largest possible n: the best rate and the good rates next
+    to it must have runs of the first n seeds. Return None if no good rate has a run of the first
+    seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -204,9 +205,9 @@ def sensitivity(
 ) -> float | None:
     """Return the learning-rate sensitivity (arXiv 2309.14322) over the rates from `low` to `high`.
 
-    The sensitivity is the mean of min(final loss, initial loss) over log-uniform rates, minus the
-    smallest loss among them. The loss is interpolated linearly between tested rates. A run without
-    a final loss counts with its initial loss.
+    The sensitivity is the mean loss over log-uniform rates, minus the smallest loss. Losses are
+    capped at the initial loss. The loss is interpolated linearly between tested rates. A run
+    without a final loss counts with its initial loss.
     """
     points = []
     for cell in cells:
@@ -225,7 +226,7 @@ def sensitivity(
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
     """Add to `rungs` the sensitivity of each row, at the sizes at which the row learned.
 
-    The range of rates is the range that was tested at all sizes.
+    The sensitivity covers the range of rates that was tested at every size.
     """
     for row in rungs[0]["rows"]:
         tables = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
@@ -337,7 +338,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield forecast and measurement of each other row's loss relative to the first row's."""
+    """Yield forecast and measured ratios of a later row's loss to the first row's loss."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
@@ -347,7 +348,7 @@ def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[
 
 
 def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
-    """Return a forecast beside the measured value `truth` (None if the row did not learn)."""
+    """Return a forecast with the measured value `truth` (None if the row did not learn)."""
     low, value, high = (law[end] for end in ("low", "value", "high"))
     found = {"value": value, "low": low, "high": high, "measured": truth, "holds": False}
     if truth is None:
@@ -398,7 +399,8 @@ def answer(
 ) -> list[str]:
     """Return the forecast for the target size as sentences, the main sentence first.
 
-    The best row has the lowest loss relative to the first row. These ratios are paired by seed.
+    The best row has the lowest ratio of its loss to the first row's loss. Both losses of a ratio
+    have the same seed.
     """
     rows = prediction["rows"]
     if not rows:

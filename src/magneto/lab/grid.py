@@ -88,11 +88,11 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
     Nothing is written.
 
     Returns:
-        The sweep, with the folder's `further` cells added to its own.
+        The sweep, with the `further` cells of the folder's sweep added.
 
     Raises:
-        ConfigError: If a cell's recipe is wrong, a run is repeated, cells would be scored on
-            different data, the recipe was edited, or the folder contains another comparison.
+        ConfigError: If a recipe is wrong or was edited, or if a run is repeated. Also if cells
+            would be scored on different data, or the folder contains another comparison.
         FileExistsError: If the folder is not empty and contains no comparison.
     """
     recipes = load_cells(sweep)
@@ -141,7 +141,7 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
-    """Read the specification of a comparison or ladder, which messages call `what`."""
+    """Read the specification of a comparison or ladder. Error messages use `what` as its name."""
     if not path.is_file():
         raise FileNotFoundError(f"no {what} in {path.parent} (there is no {path.name})")
     try:
@@ -165,7 +165,10 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 
 
 def refuse_several_data(sweep: Sweep) -> None:
-    """Refuse a grid over fields of the data, except augmentation (of training data only)."""
+    """Refuse a grid over fields of the data.
+
+    Augmentation is allowed, because it changes only training data.
+    """
     lines = [
         f"{name}: scores on different data cannot be compared; run a separate comparison for each "
         "value, each with its own --out"
@@ -193,7 +196,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a grid that is not the folder's grid with added values."""
+    """Refuse a grid that lacks values of the folder's grid or differs in another way."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]

@@ -2,7 +2,7 @@
 
 Results at smaller sizes determine the learning rates of the next size. Before a size is trained,
 its results are forecast from the smaller sizes. A cell is one run. The finished cells determine the
-next cells. A stopped ladder can therefore resume, and several machines can share the folder.
+next cells, so a stopped ladder can resume. Several machines can share the folder.
 """
 
 from __future__ import annotations
@@ -131,12 +131,13 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
     """Write a ladder's specification, or add sizes and seeds to the one in the folder.
 
-    `prepare` measures the time of cells and fits the ladder to the budget. It is called for a new
-    ladder, for new sizes, and if a ladder that was never timed gets a budget.
+    `prepare` measures the time of cells and fits the ladder to the budget. The function `prepare`
+    is called for a new ladder and for new sizes. It is also called if a ladder without measured
+    times gets a budget.
 
     Raises:
-        ConfigError: If a recipe is wrong, the folder has another ladder, or runs are missing and
-            the recipe was edited after the ladder began.
+        ConfigError: If a recipe is wrong, or the folder has another ladder. Also if the recipe was
+            edited after the ladder began and runs are missing.
         ValueError: If runs are missing and the data changed after the ladder began.
         FileExistsError: If the folder is not empty and contains no ladder.
     """
@@ -197,13 +198,13 @@ def fit_budget(
 ) -> Ladder:
     """Return a ladder with as many steps per run as the budget allows.
 
-    `timed` has two numbers for each size: the seconds per step, and the seconds of a cell outside
-    its steps. If `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps, seeds are
-    dropped to make runs longer. A ladder that has begun keeps its number of steps.
+    `timed` has two numbers for each size: the seconds of a step, and the seconds that a run needs
+    besides its steps. If `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps,
+    seeds are dropped to make runs longer. A ladder that has begun keeps its number of steps.
 
     Raises:
-        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, or fewer than the recipe's
-            steps if the recipe has fewer than `LEAST_STEPS`.
+        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps. The limit is the recipe's
+            number of steps if that number is smaller.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -286,7 +287,7 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write the baselines at one size, and the first update divided by the theory's bound."""
+    """Write the baselines at one size. Write also the ratio of the first update to its bound."""
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
@@ -325,7 +326,7 @@ def update_to_bound(recipe: Recipe) -> list[float]:
 
 
 def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any]]:
-    """Return the next cells at one size, which follow from the size's results and forecast."""
+    """Return the next cells at one size. The size's results and forecast determine these cells."""
     rung_folder, file = ladder.folder(folder, size), ladder.forecast_file(folder, size)
     mine = read_rung(rung_folder, size)["rows"] if (rung_folder / RUNG_FILE).exists() else {}
     forecasts = read_object(file, "rows")["rows"] if file.exists() else {}
@@ -357,10 +358,10 @@ def next_cells(
 ) -> list[tuple[float, int]]:
     """Return a row's next cells as pairs of learning rate and seed; [] if the row is finished.
 
-    First the rates of `start` run with the first seed, or with every seed if `every_seed`. Then the
-    best rate and the neighbouring rates run with every seed. This step repeats if another rate
-    becomes the best. Finally, runs of the first seed search for the largest stable rate. `stable`
-    is the largest stable rate at the next smaller size.
+    Runs have three stages. In stage 1, the rates in `start` run with the first seed, or with every
+    seed if `every_seed` is true. In stage 2, the best rate and the neighbouring rates run with
+    every seed. Stage 2 repeats if another rate becomes the best. In stage 3, runs with the first
+    seed find the largest stable rate. `stable` is the largest stable rate at the next smaller size.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -416,7 +417,7 @@ def next_stable(
 
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
-    """Return the nearest rate below `best` and the nearest above, of `RATES` and tested rates."""
+    """Return the nearest rates below and above `best`, among `RATES` and the tested rates."""
     lower = [rate for rate in tried if rate < best]
     upper = [rate for rate in tried if rate > best]
     return (

@@ -195,9 +195,9 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
     """Return whether a cell's rate is neither the best of its row nor a neighbour of the best.
 
     The test compares the cell with two further rates in one direction, in runs of the same row and
-    seed. The loss must fall from the cell's rate to the second rate, and from there to the third
-    rate. Losses up to `step` are compared batch by batch. Each fall must exceed two standard
-    errors.
+    seed. The loss must be lower at the second rate than at the cell's rate, and lower at the third
+    rate than at the second. Losses up to `step` are compared batch by batch. Each difference must
+    exceed two standard errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
@@ -215,7 +215,7 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
 def losses_up_to(run: Path, step: int) -> dict[int, float]:
     """Return a run's training losses between `step / 2` and `step`, or {} if `step` was not logged.
 
-    Earlier steps do not count, because rates hardly differ during the warm-up.
+    Steps before `step / 2` are left out, because rates hardly differ during the warm-up.
     """
     rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
@@ -223,7 +223,7 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 
 
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
-    """Return whether, over shared steps, `first` is lower than `second` by two standard errors."""
+    """Return whether `first` is below `second` by two standard errors over shared steps."""
     gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
     return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))
 
@@ -297,7 +297,7 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
 
 
 def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask running workers to stop, and wait for them. A second Ctrl-C stops them at once."""
+    """Ask running workers to stop, and wait for them. A second Ctrl-C stops the workers."""
     try:
         for process in processes:
             if process.poll() is None:

@@ -23,7 +23,8 @@ DRAWS = 2000
 
 
 Estimate = dict[str, float]
-"""An estimate: "value", the ends "low" and "high" of its interval at `LEVEL`, and "error".
+"""An estimate. Its keys are "value", "low", "high" and "error". The interval from "low" to "high"
+has the probability `LEVEL`.
 
 "error" is the standard error of the value's natural logarithm."""
 
@@ -39,24 +40,24 @@ is the change of the value when the size grows by a factor of e = 2.72."""
 def find_vertex(
     losses: Mapping[float, Sequence[float]], tried: float, edge_error: float
 ) -> tuple[Estimate, Estimate, str]:
-    """Fit a parabola to the losses at the best rate and its neighbours, over the log of the rate.
+    """Fit a parabola in the log of the rate to the losses near the best rate.
 
     Intervals come from a bootstrap over seeds. A bootstrap sample has the same seeds at all rates,
     because the batches of a seed are the same at every rate. The bootstrap's standard error is
     corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
     Args:
-        losses: By rate, the loss of every seed. Seeds have the same order at all rates.
+        losses: For each rate, the losses of all seeds. Seeds have the same order at all rates.
         tried: The rate in `losses` with the lowest mean loss.
         edge_error: Standard error of the log rate if `tried` is the smallest or the largest rate.
             For any other rate with a single seed, the true best rate is assumed to be uniformly
             distributed between the midpoints to the neighbouring rates.
 
     Returns:
-        Estimates of the best rate and of the loss at this rate, and a word. With one seed, the
-        error and the interval of the loss are nan. If `tried` is the smallest or the largest rate,
-        the word is "smallest" or "largest": the true best rate may lie beyond it. For any other
-        rate the word is "".
+        The estimated best rate, the estimated loss at this rate, and a word about the best rate.
+        With one seed, the error and the interval of the loss are nan. If `tried` is the smallest or
+        the largest rate, the word is "smallest" or "largest": the true best rate may lie beyond it.
+        The word is "" if `tried` is between two other rates.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
@@ -84,10 +85,10 @@ def find_vertex(
 
 
 def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions and the values of the minima of parabolas through three points each.
+    """Return the positions and the values of minima of parabolas.
 
-    If the middle point is not the lowest, or the minimum is not positive, the lowest of the three
-    points takes the place of the minimum.
+    Each parabola goes through three points. The lowest of the three points is returned in two
+    cases: the middle point is not the lowest, or the minimum is not positive.
 
     Args:
         x: Positions of the points (3,), ascending.
@@ -138,9 +139,9 @@ def fit_law(
         points: (size, value, standard error of the value's logarithm) for each measured size, at
             least one. An error of nan counts as 0.
         size: Size of the forecast.
-        prior: Prior of the exponent and of the scatter.
+        prior: Prior of the law's parameters, see `Prior`.
         logs: Whether the logarithm of the value is linear in the logarithm of the size. If False,
-            the value itself is linear, and the errors are those of the value.
+            the value itself is linear, and `points` has standard errors of the value.
 
     Returns:
         The law. The interval is for a measured value, so it includes the scatter around the law.
@@ -179,7 +180,7 @@ def fit_law(
 def reaches(law: Law, limit: float, size: float) -> float | None:
     """Return the size at which a law's value is `limit`, or None.
 
-    The law was fitted in logarithms, and its "value" is the forecast for `size`.
+    The value must be a power of the size. "value" is the forecast for `size`.
     """
     if not law["exponent"]:
         return None

@@ -5,11 +5,11 @@ at initialisation, divided by the learning rate eta and the width d. F is the lo
 the step is taken on this logit. Two measurements grow differently with depth:
 
 - "label": the change of the label's logit, as in the theory.
-- "output": the relative change of the whole output by a step on a batch's cross-entropy, which is
-  closer to training.
+- "output": the relative change of the whole output. The step is on a batch's cross-entropy, as in
+  training.
 
-The bound depends on the scales v and w of the weight matrices. `effective_scales` measures them in
-a model.
+The bound depends on the scales v and w of the weight matrices. The function `effective_scales`
+measures v and w in a model.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Update:
         placement: Name of the placement, or of the row in a comparison.
         layers: Depth of the stack.
         seed: Seed of weights, inputs and labels.
-        reading: "label": a step on the label's logit changes this logit; the change is divided by
-            the width. "output": a step on the mean cross-entropy changes all features; the norm of
-            the change is divided by the norm of the features.
+        reading: "label" or "output". "label" is the change of a label's logit by a step on this
+            logit, divided by the width. "output" is the norm of the change of all features by a
+            step on the mean cross-entropy, divided by the norm of the features.
         optimizer: "sgd" or "adam".
         value: The change, as a mean over samples.
     """
@@ -115,9 +115,9 @@ def measure_update(
     """Measure how one small step on the weight matrices of a new stack changes its output.
 
     The stack has the depth and width d of `config`. As in the theory, inputs are standard normal,
-    and the weights that give a label's logit are N(0, 1/d). The logit is that of the final position
-    of `LENGTH`. "label" takes one step for each sample, and "output" one step for the whole batch.
-    Adam's first step changes every weight by the learning rate.
+    and the weights that give a label's logit are N(0, 1/d). The logit is computed at the last of
+    `LENGTH` positions. "label" takes one step for each sample, and "output" one step for the whole
+    batch. Adam's first step changes every weight by the learning rate.
 
     Returns:
         One measurement for each of `MEASURES`, in float64.
@@ -163,7 +163,7 @@ def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor)
 
 
 def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, dict[str, Tensor]]:
-    """Return, for each optimizer, the step at learning rate 1 that increases the scalar `up`."""
+    """Return each optimizer's step at learning rate 1. The step increases the scalar `up`."""
     weights = {f"layers.{n}": p for n, p in model.layers.named_parameters() if p.ndim >= 2}
     up_hill = dict(zip(weights, torch.autograd.grad(up, [*weights.values()]), strict=True))
     return {"sgd": up_hill, "adam": {name: part.sign() for name, part in up_hill.items()}}
@@ -177,7 +177,7 @@ def _moved(model: LayerStack, step: dict[str, Tensor], x: Tensor) -> Tensor:
 def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
     """Return the configuration of a small stack like the model's, for fast measurements.
 
-    The stack has no dropout, positions and other extras. A width above `width` is reduced to
+    Dropout, positions, layer scale and input norm are left out. A width above `width` is reduced to
     `width`, with heads of 16 features and the same ratio of feed-forward width to width. The growth
     of updates with depth hardly depends on the width (see the documentation of the probe).
     """
@@ -207,9 +207,9 @@ def measure_growth(
     samples: int = 4,
     progress: Progress = SILENT,
 ) -> list[Update]:
-    """Return the measurements `MEASURES` of every depth and seed, one depth after another.
+    """Return the measurements in `MEASURES` of every depth and seed, ordered by depth.
 
-    The depth of `config` is not used. Each measurement has `samples` inputs.
+    The values in `depths` replace the depth of `config`. Each measurement has `samples` inputs.
     """
     what, done = f"measuring updates of {config.row.title}, layers", 0
     updates = []
@@ -269,8 +269,8 @@ def effective_scales(stack: ProbedStack) -> Scales:
 
     The square of a scale is fan_in times the variance of a matrix's entries. w is the scale of the
     sublayer's first matrix (v_proj or fc1), and v that of its second matrix (out_proj or fc2). The
-    squares of a gated fc1's two halves are averaged, because the theory has no gate. The squares of
-    a sublayer's experts are averaged too, because a token passes through one expert.
+    theory has no gate, so the squares of the two halves of a gated fc1 are averaged. A token passes
+    through one expert, so the squares of a sublayer's experts are averaged.
 
     Raises:
         ValueError: If a weight matrix is constant or not finite, or if the skip connections have
@@ -305,10 +305,11 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 class Bound:
     """The theory's bound on the model update by one SGD step, divided by learning rate and width.
 
-    Both bounds are dictionaries by form of the formula, and {} if the theory has no bound.
+    A bound maps each form of the formula to a value. The dictionary is empty if the theory has no
+    bound.
 
     Attributes:
-        derived: Bound with the scales that the placement's initialisation gives square matrices.
+        derived: Bound for square matrices with the placement's initialisation.
         measured: Bound with the scales of the model's weights.
         note: Reason why there is no bound, or a remark on the bound.
     """
@@ -352,7 +353,7 @@ def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
-    """Return the bound at each depth, by form of the formula; {} if no bound is derived."""
+    """Map each form of the formula to the bounds at all depths; {} if no bound is derived."""
     try:
         family = find_family(row)
         scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]

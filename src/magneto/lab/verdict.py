@@ -2,9 +2,8 @@
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
-tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on the first
-configurations of the calibration. The documentation reports the verdicts' accuracy on the other
-configurations.
+tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on the first part of
+these configurations. The documentation reports the verdicts' accuracy on the remaining part.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ SMALL_MOVE = 0.1
 
 @dataclass(frozen=True)
 class Threshold:
-    """Limits of a number.
+    """Two limits that classify a measured number.
 
-    Beyond `undecided` the number does not decide whether training fails. Beyond `fails` the number
-    predicts failure. `fails` is None if no value does.
+    A number beyond `undecided` leaves open whether training fails. A number beyond `fails` predicts
+    failure. `fails` is None if no number predicts failure.
     """
 
     worse: Literal["above", "below"]
@@ -39,7 +38,7 @@ class Threshold:
     fails: float | None
 
     def level(self, value: float) -> Level:
-        """Return the level of a value. nan has the worst level of this threshold."""
+        """Return the level of a value. For nan, return the worst level of this threshold."""
         if self._is_better(value, self.undecided):
             return "sound"
         if self.fails is None or self._is_better(value, self.fails):
@@ -125,9 +124,10 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the variation between positions that is left after the last layer.
 
-    The share is the mean square of the last layer's variation divided by the first layer's. With
-    several stacks, the smallest share counts. Near 0 the stack has a rank collapse, and its outputs
-    are equal at all positions. The share is nan if a ratio is nan or was not measured.
+    The share is the mean square of the last layer's variation divided by the first layer's. If
+    there are several stacks, return the smallest share. A share near 0 is a rank collapse: the
+    stack's outputs are equal at all positions. The share is nan if a ratio is nan or was not
+    measured.
     """
     shares = []
     for stack in stacks(layers):
@@ -137,10 +137,10 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 
 
 def distinct_share(layers: Sequence[LayerReading]) -> float:
-    """Return the share of the variation between positions in the mean square of the last output.
+    """Return the variation between positions as a share of the last output's mean square.
 
-    With several stacks, the smallest share counts. The share is 0 if a measurement is not finite,
-    and nan if a measurement is missing.
+    If there are several stacks, return the smallest share. The share is 0 if a measurement is not
+    finite, and nan if a measurement is missing.
     """
     shares = []
     for stack in stacks(layers):
@@ -174,7 +174,10 @@ def _kept(run: ShortRun) -> Finding:
 
 
 def _moved(run: ShortRun) -> Finding:
-    """Report the output's change by a step. The calibration gave no threshold for this change."""
+    """Report the output's change by a step.
+
+    The change has no threshold, because the calibration found none.
+    """
     small, peak = rate_of_move(run.first_steps, SMALL_MOVE), run.at_rate(run.peak)
     near = "" if small is None else f"; a rate of {small:.2g} changes it by {percent(SMALL_MOVE)}"
     text = (
