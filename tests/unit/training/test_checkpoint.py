@@ -15,7 +15,7 @@ from magneto.progress import ProgressBars
 from magneto.runs import load_weights
 from magneto.training import checkpoint as module
 from magneto.training.checkpoint import CheckpointWriter
-from magneto.training.distributed import piece_of, single_process
+from magneto.training.distributed import Piece, World, piece_of, single_process
 from magneto.training.evaluation import evaluate
 from magneto.training.loop import Hook, Stop, TrainingState, train
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
@@ -88,7 +88,9 @@ def test_a_companion_is_in_no_checkpoint_and_values_of_data_are_in_each(tmp_path
 
 def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
     """Damaged ones and stray folders took the places, and a new checkpoint was removed at once."""
-    run_toy(tmp_path, steps=20, save_every=6, keep_checkpoints=3)
+    run_toy(tmp_path, steps=20, save_every=6, keep_checkpoints=3, average_checkpoints=2)
+    averaged = read_json(tmp_path / "averaged" / "state.json")["average_of"]
+    assert averaged == ["step-00000018", "step-00000020"]
     assert [path.name[-2:] for path in list_checkpoints(tmp_path)] == ["12", "18", "20"]
     assert find_weights(tmp_path, "last") == list_checkpoints(tmp_path)[-1]
     for step in (18, 20):
@@ -199,6 +201,30 @@ def test_the_background_writes_what_was_there_at_the_step(
     writer.wait()
     assert calls == ["done"] and undamaged([tmp_path / "one"])[1] == []
     assert torch.equal(open_tensors(tmp_path / "one")["a"].read(), torch.ones(3))
+
+
+def test_ranks_write_their_own_rows_and_one_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank has some rows of "a". Both have all of "b", as two copies of a model do."""
+    whole, said = torch.arange(15.0).view(5, 3), []
+    monkeypatch.setattr(module, "broadcast_from_main", lambda *_: "one.1")
+    gather = lambda some, *_: said.__setitem__(slice(0, 0), some) or said  # noqa: E731
+    monkeypatch.setattr(module, "gather_lists", gather)
+    monkeypatch.setattr(module.dist, "new_group", lambda **_: None)
+    for rank, rows in ((1, slice(3, 5)), (0, slice(0, 3))):
+        writer = CheckpointWriter(World(rank, 2, ALONE.device, "fsdp", 2), background=False)
+        pieces = {"a": Piece(whole[rows], rows.start, (5, 3), True),
+                  "b": Piece(whole.clone(), 0, (5, 3), True, replica=rank)}  # fmt: skip
+        writer.write(tmp_path / "step", {"model": pieces}, {"step": 1})
+    stored = open_tensors(tmp_path / "step")
+    assert all(torch.equal(stored[name].read(), whole) for name in pieces)
+    index = read_json(tmp_path / "step" / "model.index.json")
+    assert index["a"]["pieces"] == [
+        {"file": "model-00001-of-00002.safetensors", "rows": [0, 3]},
+        {"file": "model-00002-of-00002.safetensors", "rows": [3, 5]},
+    ]
+    assert (index["a"]["dtype"], undamaged([tmp_path / "step"])[1]) == ("float32", [])
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from magneto.training import evaluation
+from magneto.training.distributed import World
 from magneto.training.evaluation import DivergenceDetector
 from magneto.training.task import Scores
 from tests.evaluating import measured
@@ -24,6 +26,21 @@ def test_sums_and_predictions_of_unequal_batches() -> None:
     first = measured(task, model, limit=2)
     assert first["loss"] == pytest.approx((answers - y)[:32].square().mean().item(), rel=1e-6)
     assert measured(task, model, limit=99) == found
+
+
+@pytest.mark.parametrize(("rank", "rows", "batches"), [(0, 25 + 19 + 12, 3), (1, 7 + 1, 2)])
+def test_a_rank_scores_every_other_batch_once(
+    rank: int, rows: int, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counted(Toy):
+        def summarise(self, sums, predictions) -> dict[str, float]:
+            return {"rows": sums["rows"], "batches": len(predictions)}
+
+    for name in ("all_reduce_sum", "gather_lists"):
+        monkeypatch.setattr(evaluation, name, lambda value, world: value)
+    world = World(rank, 2, torch.device("cpu"), "ddp")
+    found = evaluation.evaluate(Counted(), toy_model(), world, "fp32").metrics
+    assert found == {"rows": rows, "batches": batches}
 
 
 def test_the_model_is_left_in_the_modes_it_had() -> None:

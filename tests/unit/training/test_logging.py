@@ -1,12 +1,16 @@
 """Rows of metrics, trackers that show them, throughput by a clock that the test sets."""
 
 import json
+import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from magneto.cli import main
 from magneto.training import logging as module
@@ -16,8 +20,14 @@ from magneto.training.logging import (
     MetricsLogger,
     TensorBoard,
     Throughput,
+    TrainingResult,
+    closing_lines,
+    mean_of_steps,
     nominal_peaks,
+    peak_flops,
+    read_environments,
     read_metrics,
+    write_environment,
 )
 from magneto.training.loop import train
 from tests.unit.training.toy import Toy, config, run_toy
@@ -46,12 +56,31 @@ def test_rows_after_the_checkpoint_are_cut_away_and_a_bad_one_loses_no_other(
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 6, 7, 8]
 
 
+def test_a_row_is_the_mean_over_all_predictions_of_its_steps() -> None:
+    steps = [{"step": 3, "loss": 6.0, "count": 2, "right": 1.0, "gradient_norm": 5.0},
+             {"step": 4, "loss": 2.0, "count": 6, "right": 3.0, "gradient_norm": 7.0}]  # fmt: skip
+    assert mean_of_steps(steps) == {"step": 4, "loss": 1.0, "right": 0.5, "gradient_norm": 7.0}
+
+
+def test_the_environment_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "processor\t: 0\nmodel name\t: A: 1\n"
+    monkeypatch.setattr(module.Path, "read_text", lambda path, encoding: lines)
+    found = module.environment()
+    assert (found["command"], found["processor"]) == (sys.argv, "A: 1")
+    assert (found["cores"], found["threads"]) == (os.cpu_count(), torch.get_num_threads())
+    assert found["packages"]["torch"] == metadata.version("torch") and found["gpus"] == []
+
+
 def test_a_damaged_record_of_the_environment_is_set_aside(tmp_path: Path) -> None:
     run_toy(tmp_path, steps=5)
     (tmp_path / "environment.json").write_text("x")
     run_toy(tmp_path, steps=6, resume=True)
-    assert len(json.loads((tmp_path / "environment.json").read_text())) == 1
+    assert len(read_environments(tmp_path / "environment.json")) == 1
     assert (tmp_path / "environment.damaged.json").read_text() == "x"
+    (tmp_path / "environment.json").write_text('[{"python": "3"}, 4]')
+    write_environment(tmp_path)
+    write_environment(tmp_path)
+    assert len(read_environments(tmp_path / "environment.json")) == 2
 
 
 def test_tensorboard_has_groups_and_hyper_parameters(tmp_path: Path) -> None:
@@ -59,16 +88,20 @@ def test_tensorboard_has_groups_and_hyper_parameters(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    writer = TensorBoard(tmp_path, 0, {"seed": 3, "training": {"schedule": "cosine"}})
-    writer.add({"train/loss": 0.5, "validation/loss": 1.0}, 2)
-    writer.close()
+    recipe = {"seed": 3, "training": {"schedule": "cosine", "part": {"betas": [0.5, None]}}}
+    for first, steps in ((0, (2, 3)), (2, (3,))):  # as a resumed run repeats steps
+        writer = TensorBoard(tmp_path, first, recipe)
+        for step in steps:
+            writer.add({"train/loss": first + 0.5, "validation/loss": 1.0}, step)
+        writer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert events.Tags()["scalars"] == ["train/loss", "validation/loss"]
-    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(2, 0.5)]
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(2, 0.5), (3, 2.5)]
     content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     found = HParamsPluginData.FromString(content).session_start_info.hparams
     assert found["seed"].number_value == 3
     assert found["training.schedule"].string_value == "cosine"
+    assert found["training.part.betas"].string_value == "[0.5, None]"
 
 
 def test_weights_and_biases_gets_the_curves(tmp_path: Path, monkeypatch) -> None:
@@ -84,7 +117,9 @@ def test_weights_and_biases_gets_the_curves(tmp_path: Path, monkeypatch) -> None
     assert (given["name"], given["config"], given["id"]) == ("toy", recipe, None)
     (first, _, last) = logged.call_args_list
     assert [call.kwargs["step"] for call in logged.call_args_list] == [5, 10, 10]
-    assert "train/loss" in first.args[0] and "validation/loss" in last.args[0]
+    names = {"train/gradient_norm", "train/loss", "speed/data_wait_seconds",
+             "speed/rows_per_second"}  # fmt: skip
+    assert names <= {*first.args[0]} and {"validation/loss", "validation/sign"} == {*last.args[0]}
     begun.return_value.finish.assert_called_once_with()
     assert json.loads((run / WANDB_FILE).read_text()) == {"id": "abc"}
     train(Toy(), config(steps=15, **how), run, seed=3, resume=True, recipe=recipe)
@@ -117,9 +152,27 @@ def test_rate_leaves_out_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert meter.read(1)[0] == 3, "the pause counts once"
 
 
-def test_a_device_has_the_peak_of_its_own_data_sheet() -> None:
+def test_a_device_has_the_peak_of_its_own_data_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"H100 80GB HBM3": "H100", "H100 PCIe": "H100 PCIe", "H200": "H200", "L40": "L40",
              "A100-SXM4-40GB": "A100", "L40S": "L40S", "L4": "L4"}  # fmt: skip
     for name, row in names.items():
         assert nominal_peaks(f"NVIDIA {name}") == PEAKS[row], name
     assert nominal_peaks("Somebody's GPU") is None
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-40GB")
+    found = {kind: peak_flops(torch.device("cuda"), kind) for kind in ("bf16", "fp32")}
+    assert found == {"bf16": 312e12, "fp32": 19.5e12}
+    assert peak_flops(torch.device("cpu"), "bf16") is None
+
+
+@pytest.mark.parametrize(("patience", "scores"), [(None, "0.25"), (5, "step 7")])
+def test_the_end_names_the_best_step_unless_it_is_the_last(patience: Any, scores: str) -> None:
+    state = SimpleNamespace(
+        run=Path("run"), config=config(patience=patience), first_step=0, losses=[1.0, 3.0],
+        task=Toy(),
+    )  # fmt: skip
+    for step, said in ((7, True), (9, False)):
+        result = TrainingResult("finished", 9, {}, {"step": step, "value": 0.25}, None, "", 1.0)
+        lines = closing_lines(state, result, [])
+        assert lines[1].split() == ["training", "loss", "2"]
+        found = [line for line in lines if f"step {step}" in line or f"step: {step}" in line]
+        assert [scores in line for line in found] == [True] * said

@@ -17,7 +17,7 @@ from magneto.training.config import learning_rate
 from magneto.training.distributed import World
 from magneto.training.logging import read_metrics
 from magneto.training.loop import Hook, TrainingState, accumulate, step_seed, train
-from magneto.training.task import Loss
+from magneto.training.task import Loss, add_losses
 from magneto.weights import list_checkpoints
 from tests.problems import listed
 from tests.unit.training.toy import (
@@ -61,6 +61,15 @@ def test_utilisation_is_of_the_operations_of_a_row(
     for row in logged:
         expected = row["rows_per_second"] * (60 / 4) / 1e6
         assert row["flops_utilisation"] == pytest.approx(expected)
+
+
+def test_losses_of_groups_add_up_by_name() -> None:
+    one, ten = (
+        Loss(torch.tensor(1.0 * n), torch.tensor(2 * n), {"a": torch.tensor(3 * n)}, units)
+        for n, units in ((1, 4), (10, 5))
+    )
+    both = add_losses([one, ten])
+    assert (both.total, both.count, both.logs, both.units) == (11, 22, {"a": 33}, 9)
 
 
 def test_no_two_steps_ranks_or_runs_draw_the_same_numbers() -> None:

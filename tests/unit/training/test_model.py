@@ -14,16 +14,18 @@ from magneto.lab.sweep import check_weights_first, prepare_task
 from magneto.language.config import LanguageModelConfig
 from magneto.language.models import LanguageModel
 from magneto.recipe import load_recipe
-from magneto.training.distributed import single_process
+from magneto.training.distributed import World, single_process
 from magneto.training.model import (
     build_on_meta,
     check_memory,
+    check_model_memory,
     count_flops,
+    ctc_loss,
     initial_model,
     peak_memory,
 )
 from magneto.training.task import Loss, place_companion
-from tests.unit.training.toy import Moving, Toy, ToyData
+from tests.unit.training.toy import Moving, Toy, ToyData, config
 
 CPU = torch.device("cpu")
 ALONE = single_process(CPU)
@@ -155,6 +157,14 @@ def test_flops_are_counted_without_a_run() -> None:
     assert flops == 4 * 6 * length * (weights + attention) and units == 1
 
 
+def test_the_loss_of_ctc_has_its_shapes_without_values() -> None:
+    logits, labels = torch.randn(7, 2, 5).log_softmax(-1), torch.randint(1, 5, (2, 4))
+    lengths = [[7, 6], [4, 1]]
+    expected = torch.ops.aten._ctc_loss(logits, labels, *lengths)
+    found = ctc_loss(logits, labels, *lengths, 0, False)
+    assert [x.shape for x in found] == [x.shape for x in expected]
+
+
 def test_a_companion_is_counted_and_stays_where_it_is_and_a_loss_that_reads_values_is_not() -> None:
     task = Moving()
     place_companion(task, CPU)
@@ -200,8 +210,25 @@ def test_a_batch_that_can_not_fit_is_refused(machine: None) -> None:
     task.prepare()
     with pytest.raises(ValueError, match=r"this machine has 64 GB.*Lower the batch size or"):
         check_memory(task, recipe.training, ALONE, 1)
+    check_memory(task, recipe.training, World(0, 9, CPU, "ddp"), 1)  # each rank has a ninth
     with pytest.raises(ValueError, match="Lower the batch size"):
         prepare_task(recipe)  # before a comparison starts its runs
+
+
+def test_a_model_is_divided_over_the_ranks_that_share_it(machine: None) -> None:
+    """5e9 weights need 80 GB with gradients and AdamW's moments: two ranks of 64 GB have room."""
+
+    def check(billions: int, world: World, **changes: Any) -> None:
+        with torch.device("meta"):
+            model = nn.Linear(10**5, billions * 10**4, bias=False)
+        check_model_memory(model, config(**changes), world)
+
+    alone, shared = World(0, 4, CPU, "ddp"), World(0, 4, CPU, "hybrid", 2)
+    check(5, shared)
+    check(5, alone, optimizer="sgd")
+    for billions, changes in ((5, {}), (6, {"optimizer": "sgd", "ema_decay": 0.5})):
+        with pytest.raises(ValueError, match="Lower the sizes"):
+            check(billions, alone, **changes)
 
 
 def test_what_fits_is_not_refused(machine: None, tmp_path: Path) -> None:

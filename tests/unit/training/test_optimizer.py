@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from magneto.training import optimizer as module
 from magneto.training.distributed import World
 from magneto.training.optimizer import (
     WeightAverage,
@@ -61,13 +62,18 @@ def world(world_size: int = 1) -> World:
     return World(rank=0, world_size=world_size, device=torch.device("cpu"), strategy="none")
 
 
-def test_gradients_are_divided_by_the_count_and_ranks_averaged_what_is_a_sum() -> None:
+def test_gradients_are_divided_by_the_count_and_ranks_averaged_what_is_a_sum(monkeypatch) -> None:
     for size, norm in ((1, 5), (2, 10)):
         given = parameters()
         assert scale_gradients(given, torch.tensor(10.0), None, world(size)) == pytest.approx(norm)
         torch.testing.assert_close(given[0].grad, torch.tensor([0.0, 3.0 * size]))
         assert given[2].grad is None
     assert scale_gradients(given, torch.tensor(0.0), 1.0, world()).isfinite(), "predicts nothing"
+    # Four ranks with equal shards are two copies of a model, whose norm is 50 sqrt(2).
+    monkeypatch.setattr(module, "all_reduce_sum", lambda tensor, world: 4 * tensor)
+    copies = World(0, 4, torch.device("cpu"), "hybrid", 2)
+    norm = scale_gradients(parameters(), torch.tensor(10.0), None, copies)
+    assert norm == pytest.approx(4 / 10 * 50 * 2**0.5)
 
 
 def test_scaling_in_the_kernel_is_scaling_before_it() -> None:
