@@ -1,7 +1,7 @@
 """Configurations with typed and described fields.
 
-A field's annotation gives the type and the bounds. The docstring below a field describes it. The
-documentation's reference tables are generated from the annotations and the docstrings.
+A field's annotation gives the type and the bounds. The docstring below a field describes the field.
+The documentation's reference tables are generated from the annotations and the docstrings.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ def configuration(kind: type[Kind]) -> type[Kind]:
     """Turn a class into a frozen dataclass that checks its fields.
 
     Text is not converted to numbers, and numbers must be finite. One ConfigError lists all wrong
-    fields. If no field is wrong, the
-    error lists the messages of all rules.
+    fields. If all fields are valid, the error lists the messages of methods marked with `rule`.
     """
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
 

@@ -1,7 +1,7 @@
 """Figures of tasks and reports: image grids, confusion matrices and tables.
 
-Equal figures have equal files, byte by byte. A task begins a figure with `canvas` and ends it with
-`as_png` or `as_svg`.
+Equal figures have equal files, byte by byte. A task opens a figure with `canvas`, and writes the
+figure with `as_png` or `as_svg`.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ MOST_CLASSES, LEAST_SHARE = 30, 0.05
 
 @dataclass(frozen=True)
 class Panel:
-    """An image with a text above.
+    """Image, with a text above the image.
 
-    The image is a uint8 array (height, width) or (height, width, channels). None leaves it out.
+    The image is a uint8 array (height, width) or (height, width, channels). If the image is None,
+    the panel shows only the text.
     """
 
     image: np.ndarray | None = None
@@ -194,7 +195,7 @@ def confusion_matrix(
 ) -> tuple[str, int]:
     """Draw a confusion matrix.
 
-    A cell shows its percentage of the row if this is at least 5 %.
+    Cells show percentages of the row's total. Percentages below 5 % are left out.
 
     Args:
         counts: Counts by true class and predicted class, of shape (classes, classes).

@@ -210,7 +210,7 @@ def publish(temporary: Path, path: Path, manifest: dict[str, dict[str, int]]) ->
 def check_directory(path: Path) -> None:
     """Compare a directory with its manifest.
 
-    A file is skipped if the manifest has its size and modification time.
+    A file is skipped if size and modification time are as in the manifest.
 
     Raises:
         DamagedError: If a file is missing or damaged.

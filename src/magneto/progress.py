@@ -55,7 +55,7 @@ class ProgressBars:
         self.lock = RLock()
 
     def say(self, line: str) -> None:
-        """Print a line that was not printed before."""
+        """Print a line, unless the same line was printed before."""
         if not self.quiet and line not in self.printed:
             self.printed.add(line)
             self._print(line)

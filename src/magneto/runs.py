@@ -119,7 +119,7 @@ def run_tokenizer(run: Path) -> str:
     fields = resolved_fields(run)
     if "data.tokenizer" not in fields:
         open_run(run)  # a path without a run has its own message
-        raise FileNotFoundError(f"{run} has no tokenizer. Give a text run that has started.")
+        raise FileNotFoundError(f"{run} has no tokenizer. Name a started run on text.")
     return fields["data.tokenizer"]
 
 
@@ -129,7 +129,7 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
     Args:
         run: Directory of the run.
         overrides: Values by dotted field of the recipe.
-        verb: Command that the task must support. With None, every task is accepted.
+        verb: Command that the task must support, or None for no check.
 
     Raises:
         FileNotFoundError: If there is no run.

@@ -1,7 +1,8 @@
 """Documents of text sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
-A path is a file or a folder. A document is several paragraphs of plain text, or one record of
-another file. The built-in source is the documentation of Python's standard library.
+A path is a file or a folder. In a plain-text file, a document consists of several paragraphs. In
+any other file, a document is one record. The built-in source is the documentation of Python's
+standard library.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ CUT_LINES = "over-long lines cut"
 
 
 Documents = Callable[[Counts], Iterator[str]]
-"""Function that yields a split's documents. The argument counts yielded and skipped documents."""
+"""Function that yields a split's documents.
+
+The argument is a counter, which receives the numbers of yielded and skipped documents."""
 
 
 def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
@@ -69,10 +72,10 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return, for each split of a source, a function that yields the split's documents.
 
-    Names of files and folders give the splits, if one name contains "train" and another name
-    contains a second split. Otherwise the field "split" of the records gives the splits, if at
-    least one record has "train" in this field. Without any splits, all documents belong to the
-    split "train".
+    The names of files and folders give the splits if the names contain "train" and a second split,
+    such as "test". Without such names, the splits come from the records' field "split", if at least
+    one record has "train" in this field. Without any splits, all documents belong to the split
+    "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.

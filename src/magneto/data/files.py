@@ -134,8 +134,8 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
     The first bytes of a file show whether gzip, xz or bzip2 compressed the file.
 
     Raises:
-        ValueError: If the file has NUL bytes, is mostly invalid UTF-8, or is damaged. Damage of a
-            compressed file may appear only while the file is read.
+        ValueError: If the file has NUL bytes, is mostly invalid UTF-8, or is damaged. In a damaged
+            compressed file, the error may come later, while the caller reads the file.
     """
     if path.suffix in UNREAD:
         raise ValueError(f"{path} is compressed: unpack it ({UNREAD[path.suffix]} {path.name})")
@@ -255,9 +255,10 @@ def read_rows(
 
 
 def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
-    """Return the list in a JSON file, or the list under `key` in the file's object.
+    """Return the list that a JSON file contains.
 
-    Lone surrogates are counted and become U+FFFD.
+    With `key`, the file contains an object, and the object has the list under this key. Lone
+    surrogates are counted and become U+FFFD.
 
     Raises:
         ValueError: If the file is damaged or has no such list.

@@ -61,7 +61,7 @@ class MediaColumn(ABC):
         """
 
     def file(self, number: int) -> str | bytes:
-        """Return the path of a medium that is a file. For other media, return the bytes.
+        """Return a medium's path if the medium is a file, else the medium's bytes.
 
         Raises:
             OSError: If the medium can't be read.
@@ -69,7 +69,7 @@ class MediaColumn(ABC):
         return self.read(number)
 
     def state(self) -> Any:
-        """Return plain values that change if the content of the column changes."""
+        """Return plain values for a digest of the column's content."""
         return [self.key(number) for number in range(len(self))]
 
     def present(self) -> np.ndarray:
@@ -79,7 +79,10 @@ class MediaColumn(ABC):
 
 @dataclass(frozen=True)
 class Medium:
-    """One image or recording in a column of media. `MediaColumn` describes the methods."""
+    """One image or recording in a column of media.
+
+    Each method calls the column's method of the same name.
+    """
 
     column: MediaColumn
     number: int
@@ -190,8 +193,8 @@ class Members(MediaColumn):
 class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
-    `dataset` has no other column, and returns undecoded media. `where` is the source's name for
-    messages.
+    `dataset` has only the column named `column`, and does not decode media. `where` is the source's
+    name for messages.
     """
 
     def __init__(self, dataset: Any, column: str, where: str) -> None:

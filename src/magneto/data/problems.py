@@ -1,7 +1,7 @@
 """Problems in data: counts by kind, named examples, and conversion of reading errors.
 
-Reading a record may raise any error, even an error inside a library. The record is then counted and
-skipped.
+Reading a record may raise any error, even an error inside a library. A record that raises an error
+is counted and skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OTHER_SPLITS = "rows of unknown splits left out"
 
 
 def join_words(words: Sequence[Any], most: int = LISTED) -> str:
-    """Return at most `most` words or numbers as one line, with the number of the others."""
+    """Join words or numbers in a line. With `most` = 2, the line is "a, b and 3 more"."""
     line = ", ".join(str(word) for word in words[:most])
     return f"{line} and {len(words) - most} more" if len(words) > most else line
 
@@ -137,7 +137,7 @@ class BadRecord(ValueError):
 def guarded(kind: type[BadRecord] = BadRecord, prefix: str = "") -> Iterator[None]:
     """Convert any error in the block to `kind`, with `prefix` before the message.
 
-    An error for a missing package is not converted.
+    A ModuleNotFoundError is raised unchanged.
     """
     try:
         yield
@@ -159,8 +159,8 @@ def read_each(
     """Yield the result of `read` for each record. Failures are counted as malformed records.
 
     `read` may raise any error. If `read` returns None, the record is skipped without a count.
-    Messages name a record by `where` and a number, as in "a.jsonl, line 3". `first` is the first
-    number. An error of the iteration itself is raised.
+    Messages name a record by `where` and a number, as in "a.jsonl, line 3". The first record has
+    the number `first`. An error from `records` itself is not caught.
     """
     for number, record in enumerate(records, first):
         try:

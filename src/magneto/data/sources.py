@@ -38,7 +38,10 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 def standard_splits(
     values: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return values by standard split. The keys of `values` are lower-case names of splits."""
+    """Return values by the splits "train", "validation" and "test".
+
+    The keys of `values` are lower-case names, such as "dev" for "validation".
+    """
     found = {split: [values[word] for word in words if word in values]
              for split, words in names.items()}  # fmt: skip
     return {split: matches[0] for split, matches in found.items() if matches}
@@ -51,11 +54,11 @@ def hash_of(text: str) -> int:
 
 
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
-    """Return the limit of hashes below which keys are held out.
+    """Return the hash limit: keys with a lower hash are held out.
 
-    The limit is usually `fraction` times 2^64, which holds out about this share of the keys. If all
-    or none of the keys were below this limit, the limit moves just past the nearest key. A single
-    key is not held out.
+    The limit is usually `fraction` times 2^64, which holds out about this share of the keys. If no
+    key's hash were below the limit, the limit moves just above the smallest hash. If all hashes
+    were below the limit, the limit moves down to the largest hash. A single key is not held out.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):
@@ -227,7 +230,7 @@ class HubDataset:
     def chosen_splits(
         self, config: str, names: Mapping[str, Sequence[str]] = SPLIT_NAMES
     ) -> dict[str, str]:
-        """Return the names of a configuration's splits by standard split.
+        """Return a configuration's names of the splits "train", "validation" and "test".
 
         If the source names a split, this split becomes "train". If no split has a usual name, the
         first split becomes "train". `names` has the names of each split, the preferred name first.

@@ -1,10 +1,10 @@
 """Training batches as functions of the step.
 
-A plan is a function from a step to the examples of a global batch. A plan depends on the seed and
-the step alone, so a checkpoint saves no state of the data. The examples of a step are the same for
-any number of ranks, micro-batches and worker processes.
+A plan is a function that returns the examples of a step's global batch. A plan depends on the seed
+and the step alone, so a checkpoint saves no state of the data. The examples of a step are the same
+for any number of ranks, micro-batches and worker processes.
 
-Each use of a numbered example gets another number, called the draw. Augmentation depends on the
+The draw is a number that differs for each use of the same example. Augmentation depends on the
 seed, the example's number and the draw.
 
 A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
@@ -27,7 +27,7 @@ from magneto.config import error_line
 from magneto.data.problems import join_words
 
 Plan = Callable[[int], Any]
-"""Function from a step, counted from 0, to the examples of a global batch.
+"""Function that returns the examples of a step's global batch. Steps count from 0.
 
 The result is a sliceable sequence, or a dict of such sequences by name."""
 
@@ -107,8 +107,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
     """Return `make(examples)`.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example for which `make` fails
-            without other examples. If there is no such example, the message names the first and the
+        ValueError: If `make` fails. The message names the first example that `make` rejects in a
+            batch of one. If `make` accepts each example alone, the message names the first and the
             last example.
     """
     try:
@@ -126,7 +126,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) -> BatchStream:
     """Return batches of numbered examples.
 
-    The examples of `plan` are rows (draw, number). `make` makes a batch from numbers and draws.
+    The examples of `plan` are rows (draw, number). `make` takes the array of numbers and the array
+    of draws, and returns a batch.
     """
 
     def make_rows(rows: np.ndarray) -> Any:
@@ -145,8 +146,8 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 
     Without repeats, every example comes once per epoch. With `repeats`, a global batch has this
     number of copies of each example ("repeated augmentation", arXiv 1901.09335). With `repeats`, an
-    epoch still has `count` rows, and therefore fewer distinct examples. The draw of copy i is
-    epoch * repeats + i.
+    epoch still has `count` rows, and therefore fewer distinct examples. In an epoch, copy i of an
+    example has the draw epoch * repeats + i.
     """
     # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
     chunk = max(1, batch_size // repeats)
@@ -164,11 +165,11 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 
 
 def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
-    """Return a plan of rows (epoch, number) with batches of examples of similar length.
+    """Return a plan whose batches have examples of similar length.
 
-    Every example comes once per epoch. The shuffled examples are divided into pools of `POOL`
-    batches. Each pool is sorted by length and divided into batches. Finally, all batches of the
-    epoch are shuffled.
+    The examples of the plan are rows (epoch, number). Every example comes once per epoch. The
+    shuffled examples are divided into pools of `POOL` batches. Each pool is sorted by length and
+    divided into batches. Finally, all batches of the epoch are shuffled.
     """
     count = len(lengths)
 
@@ -251,9 +252,9 @@ def sort_by_length(
 ) -> np.ndarray:
     """Return the numbers of examples, sorted by length and then by a second length.
 
-    The second lengths are in `others`. Second lengths ascend among examples of an odd length, and
-    descend among examples of an even length. Neighbouring examples thus have similar second
-    lengths. Examples that agree in both lengths are in random order.
+    The argument `others` has the second lengths. Second lengths ascend among examples of an odd
+    length, and descend among examples of an even length. Neighbouring examples thus have similar
+    second lengths. Examples that agree in both lengths are in random order.
     """
     shuffled = random.permutation(len(lengths))
     lengths, others = lengths[shuffled], others[shuffled]
@@ -327,7 +328,8 @@ def join_streams(
 def evaluation_order(count: int) -> np.ndarray:
     """Return the numbers 0 to count - 1 in a fixed random order.
 
-    The first validation batches then represent the whole set, even if the set is sorted by class.
+    In this order, the first validation batches represent the whole set, even if the set is sorted
+    by class.
     """
     return np.random.default_rng(EVALUATION_SEED).permutation(count)
 

@@ -91,7 +91,7 @@ class Table:
         rows: Array of the selected row numbers, int64.
         where: Name of the source for messages.
         root: Folder to which relative paths in the columns refer.
-        separator: Character between the cells of a .csv or .tsv file. Other sources have "".
+        separator: Character between the cells of a .csv or .tsv file, or "" for any other source.
     """
 
     columns: Mapping[str, Any]
@@ -122,8 +122,8 @@ class Table:
         """Return the name of the column with a kind of content, or None.
 
         Args:
-            what: Kind of content: a key of `COLUMN_ALIASES`, which lists usual names of columns.
-                The first listed name that the table has is the result.
+            what: Kind of content: a key of `COLUMN_ALIASES`, which lists usual names of columns. If
+                the table has several listed names, the result is the first in the list.
             given: Name from the recipe's field data.WHAT_column. "" means no column, and None means
                 a search among the usual names.
             among: Columns to search (default: all columns).
@@ -205,7 +205,7 @@ def table_of_records(
 def by_split(table: Table, counts: Counts) -> dict[str, Table]:
     """Return the parts of a table by the value of the column "split".
 
-    If no row has "train" there, all rows become "train".
+    If no row has "train" in this column, all rows belong to the split "train".
     """
     name = next((name for name in table.columns if name.strip().lower() == "split"), None)
     words = [] if name is None else [str(word).strip().lower() for word in table.values(name)]
@@ -232,7 +232,7 @@ def divide(
             validation split of `splits` is used. Without a validation split, training rows are held
             out.
         fraction: Share of rows to hold out.
-        key: Column of `hold_out`. Rows with the same value in this column stay together.
+        key: Column for `hold_out`, which never separates rows with the same value.
         counts: Counter that receives the numbers of used and unused rows of test splits.
 
     Raises:
@@ -254,15 +254,15 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. If rows are added later, earlier rows stay in the same
-    part, except in two cases. If the training or validation part would be empty, the value whose
-    hash is nearest to the limit goes to the empty part. If less than half of the requested rows
-    would be held out, further values are held out in the order of the hashes.
+    Rows with the same value stay together. When a table gains rows, the old rows stay in the same
+    part, with two exceptions. If the training or validation part would be empty, the value whose
+    hash is nearest to the limit goes to the empty part. If fewer than half of the requested rows
+    would be held out, more values are held out, ordered by hash.
 
     Args:
         table: Table to divide.
-        fraction: Share of the column's values to hold out. About the same share of rows is held
-            out.
+        fraction: Share of the column's values to hold out. The share of held-out rows is about
+            `fraction` too.
         key: Name of the column. Images and recordings are hashed by name, not by content.
         counts: Counter that receives the number of held-out rows if far more rows are held out than
             requested.

@@ -15,7 +15,7 @@ from magneto.progress import SILENT, Progress
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
 NOISE_TOKENIZER = "builtin:noise"
-"""Image tokenizer with random codes. With it, `magneto plan` needs no data."""
+"""Image tokenizer with random codes, so that `magneto plan` needs no data."""
 # Special tokens for masked language modelling and fine-tuning.
 SPECIAL = (END, BEGIN, PAD, MASK)
 # Usual names of special tokens in tokenizer.json files, in order of preference.
@@ -36,8 +36,9 @@ class Tokenizer(Protocol):
     Attributes:
         vocab_size: Number of tokens in the vocabulary.
         end: Token at the end of a document.
-        begin: Token at the start of an encoder's input. Tokenizers without such a token use `end`.
-        pad: Token for padding. Tokenizers without such a token use `end`.
+        begin: Token at the start of an encoder's input, or `end` if the tokenizer has no start
+            token.
+        pad: Token for padding, or `end` if the tokenizer has no padding token.
         mask: Token for masked positions, or None.
         path: File of the tokenizer, or None.
     """

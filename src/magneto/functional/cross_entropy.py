@@ -66,8 +66,8 @@ def linear_cross_entropy(
         targets: Targets in [0, vocabulary) or `IGNORED`, (...).
         bias: Bias of the linear layer, (vocabulary,).
         chunk: Number of rows of logits in memory at once; 0 for all.
-        smoothing: Label smoothing e (arXiv 1512.00567, section 7). In a vocabulary of V tokens, the
-            target has probability 1 - e + e/V. All other tokens have probability e/V.
+        smoothing: Label smoothing e (arXiv 1512.00567, section 7). Among V tokens, the target gets
+            the probability 1 - e + e/V. Each wrong token gets e/V.
 
     Raises:
         ValueError: If the shape of `targets` is not `features.shape[:-1]`.
@@ -118,8 +118,8 @@ def _loss_and_gradients(
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """Return the loss with and without smoothing, and the gradients of the smoothed loss.
 
-    Rows are (n, width), and answers are (n,). `wanted` selects the gradients of rows, weight and
-    bias.
+    Rows are (n, width), and answers are (n,). `wanted` has three flags, which request the gradients
+    of rows, weight and bias.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
     # One buffer for all chunks: the first touch of a large new one is slow.

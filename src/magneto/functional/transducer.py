@@ -281,7 +281,7 @@ vocabulary). The next tile overwrites the logits."""
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
     """Yield the places of tiles of about `cells` cells; `shape` is (batch, time, labels + 1).
 
-    A tile has whole utterances, or whole frames of one utterance.
+    A tile covers one or more whole utterances, or a part of one utterance's frames.
     """
     batch, time, width = shape
     utterances = max(1, cells // max(1, time * width))
@@ -372,8 +372,8 @@ class Lattice:
     Attributes:
         blank: Log-probability of a blank, (time + labels, batch, labels + 1), float64. Cells
             outside of the lattice have -inf.
-        label: Log-probability of the next label, shaped like `blank`. Cells after an
-            utterance's last label have -inf too.
+        label: Log-probability of the next label, shaped like `blank`. The value is -inf outside of
+            the lattice, and after an utterance's last label.
         frames: Number of frames of each utterance, (batch,).
         labels: Number of labels of each utterance, (batch,).
     """
@@ -444,8 +444,7 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 def backward_scores(lattice: Lattice) -> Tensor:
     """Return the log-probability of all paths from each cell to the end, by diagonals.
 
-    The end is the cell after the last frame. The result therefore has one diagonal more than the
-    lattice.
+    The end is the cell after the last frame. The result has one diagonal more than the lattice.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape

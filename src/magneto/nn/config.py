@@ -50,7 +50,7 @@ class Grid:
     Attributes:
         rows: Height of the grid, in patches for an image.
         columns: Width of the grid, in patches for an image.
-        prefix: Number of vectors before the grid. A class token is one such vector.
+        prefix: Number of vectors before the grid, such as 1 for a class token.
     """
 
     rows: int
@@ -191,8 +191,8 @@ class TransformerConfig:
             yield "base_width is missing: parametrization 'mup' needs the width of the tuned model"
         elif any(size * self.base_width % self.width for size in self._sizes_of_width().values()):
             sizes = ", ".join(f"{name} {size}" for name, size in self._sizes_of_width().items())
-            yield (f"base_width ({self.base_width}) / width ({self.width}) times each of these "
-                   f"sizes must be a whole number: {sizes}")  # fmt: skip
+            yield (f"base_width ({self.base_width}) does not fit width ({self.width}): these sizes "
+                   f"scale with the width and must stay whole numbers: {sizes}")  # fmt: skip
         if getattr(self, "tie_embeddings", False):
             yield ("tie_embeddings must be false: 'mup' scales the output matrix and the embedding "
                    "differently")  # fmt: skip
@@ -204,7 +204,7 @@ class TransformerConfig:
         }  # fmt: skip
 
     def at_width(self, width: int) -> Self:
-        """Return the configuration at another width. The head width stays the same.
+        """Return a copy of the configuration with another width, but the same head width.
 
         Raises:
             ValueError: If a size that grows with the width would not be a whole number.

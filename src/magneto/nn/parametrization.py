@@ -1,9 +1,9 @@
 """Maximal update parametrisation: initial weights and learning rates as functions of width.
 
-The factors come from Tensor Programs V (arXiv 2203.03466), table 8, for Adam. The paper has several
-equivalent forms. Magneto uses the form without multipliers in the forward pass. A comparison with
-the same model at `base_width` shows which sizes grow with the width. In the following table, m is
-the width divided by `base_width`.
+The factors come from Tensor Programs V (arXiv 2203.03466), table 8, for Adam. The paper gives
+several equivalent forms of the parametrisation. Magneto uses the form without multipliers in the
+forward pass. A comparison with the same model at `base_width` shows which sizes grow with the
+width. In the following table, m is the width divided by `base_width`.
 
 | weight                    | inputs | outputs | standard deviation     | learning rate   |
 |---------------------------|--------|---------|------------------------|-----------------|
@@ -12,9 +12,9 @@ the width divided by `base_width`.
 | embeddings, patches       | fixed  | width   | base value             | base value      |
 | norms, biases, scales     |        |         | unchanged              | base value      |
 
-At the base width, maximal update equals the standard parametrisation. The head width is constant,
-so attention's logits need no other scale. The weight decay is divided by the factor of the learning
-rate, so that all weights decay equally.
+At the base width, maximal update equals the standard parametrisation. Since the head width is
+constant, attention's logits keep the scale 1 / sqrt(head width). The weight decay is divided by the
+factor of the learning rate, so that all weights decay equally.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Images have a grid of patches and two more encodings: BEiT's relative bias, and rotary positions in
-two dimensions. The two grid encodings act in attention. A model can also add positions to the
-embeddings. Prefix vectors, such as a class token, have no place on the grid.
+two dimensions. Both encodings of the grid act in attention. The embeddings of the same model may
+also have learned or sinusoidal positions. Prefix vectors, such as a class token, have no place on
+the grid.
 
-Each position encoding has two modules. The first module, one per stack, runs at the start of the
-forward pass. This module may change the embeddings, and returns a tensor for all layers. The second
-module, one per layer, runs before attention. This module changes queries and keys, and returns a
-bias on the attention logits.
+Each position encoding has two kinds of module. The stack's module runs once, at the start of the
+forward pass. The stack's module may change the embeddings, and returns a tensor for all layers.
+Each layer's module runs before the layer's attention. The layer's module may change queries and
+keys, and returns a bias on the attention logits.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ class RotaryTable(StackPositions):
 class T5Table(StackPositions):
     """Learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
-    Half of the 32 buckets are single distances. The second half of the buckets grows
-    logarithmically up to a distance of 128. An encoder has 16 buckets for each direction. A decoder
-    has 32 buckets for earlier positions.
+    An encoder has 16 buckets for each direction. A decoder has 32 buckets for earlier positions. In
+    each direction, the nearer half of the buckets hold one distance each. The farther half hold
+    ranges of distances, which grow logarithmically up to 128.
     """
 
     buckets = 32
@@ -139,8 +140,9 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """Return the heads' slopes, (heads,).
 
     If the number of heads is a power of two, the slopes are a geometric sequence from 2 ** (-8 /
-    heads) to 2 ** -8. Otherwise the slopes for the next lower power of two come first. Every second
-    slope for the next higher power of two follows, until each head has a slope.
+    heads) to 2 ** -8. For any other number, the list starts with the slopes for the next lower
+    power of two. The list continues with the first, third, fifth, ... slope for the next higher
+    power of two.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)
@@ -163,7 +165,7 @@ class TransformerXLTable(StackPositions):
 
 
 class GridEncoding(nn.Module):
-    """Base class of the stack's modules for a grid."""
+    """Base class of modules that encode positions on a grid, one module per stack."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -233,9 +235,9 @@ def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
 def bias_rows(grid: Grid) -> int:
     """Return the number of rows of a bias table.
 
-    The table has a row for each relative position. A grid with a prefix has three more rows. Two of
-    the three rows are for pairs of a prefix vector and a grid place, one row per direction. The
-    last row is for pairs of prefix vectors.
+    The table has a row for each relative position. A grid with a prefix has three more rows. The
+    first is for prefix vectors that attend to the grid. The second is for grid places that attend
+    to the prefix. The last is for pairs of prefix vectors.
     """
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
@@ -243,8 +245,9 @@ def bias_rows(grid: Grid) -> int:
 def relative_index(grid: Grid, device: torch.device) -> Tensor:
     """Return the row number in the bias table for each pair of query and key, (length, length).
 
-    As in BEiT, table rows are sorted by the row difference on the grid (query minus key), then by
-    the column difference. The three table rows for a prefix come last.
+    As in BEiT, table rows are sorted by the row difference, then by the column difference. A
+    difference is the query's row or column on the grid minus the key's. The three table rows for a
+    prefix come last.
     """
     row, column = places(grid, device)
     down = row[:, None] - row + grid.rows - 1
@@ -260,7 +263,7 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """Layer's module for absolute encodings. All other modules of a layer are subclasses."""
+    """Position module of a layer, which changes nothing. Subclasses encode positions."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -270,7 +273,7 @@ class LayerPositions(nn.Module):
 
 
 class RotaryLogits(LayerPositions):
-    """Layer's module for rotary positions, which rotates queries and keys."""
+    """Position module of a layer, which rotates queries and keys."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         cosine, sine = shared.to(query.dtype)
@@ -278,14 +281,14 @@ class RotaryLogits(LayerPositions):
 
 
 class BiasedLogits(LayerPositions):
-    """Layer's module for a bias that all layers share."""
+    """Position module of a layer, which returns the stack's bias."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         return query, key, shared
 
 
 class GridBiasLogits(LayerPositions):
-    """Layer's module for BEiT's relative bias. Each layer has a separate table, initially 0."""
+    """Position module of a layer, with a table of BEiT's relative bias that is initially 0."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -297,7 +300,7 @@ class GridBiasLogits(LayerPositions):
 
 
 class TransformerXLLogits(LayerPositions):
-    """Layer's module for Transformer-XL's relative positions, as in ESPnet's encoders.
+    """Position module of a layer for Transformer-XL's relative positions, as in ESPnet.
 
     The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
     (arXiv 1901.02860, section 3.3). Each layer has its own matrix W. Each head has vectors u and v,
@@ -329,7 +332,7 @@ class TransformerXLLogits(LayerPositions):
 
 
 def shift(products: Tensor) -> Tensor:
-    """View products with distances, (..., T, S + T), as a bias per key, (..., T, S).
+    """Turn a value per distance, (..., T, S + T), into a value per key, (..., T, S), as a view.
 
     In the row of query i, the product with key s is in column T - 1 - i + s.
     """
@@ -366,13 +369,13 @@ ENCODINGS: dict[str, tuple[type[StackPositions], type[LayerPositions]]] = {
     "transformer_xl": (TransformerXLTable, TransformerXLLogits),
     "alibi": (AlibiTable, BiasedLogits),
 }
-"""For each value of `positions`, the stack's module and the layer's module."""
+"""The stack's module and the layer's module for each value of the field `positions`."""
 GRID_ENCODINGS: dict[str, tuple[type[GridEncoding], type[LayerPositions]]] = {
     "relative_bias": (GridIndex, GridBiasLogits),
     "shared_relative_bias": (SharedGridBias, BiasedLogits),
     "rotary": (GridRotaryTable, RotaryLogits),
 }
-"""For each value of `grid_positions` except "none", the stack's module and the layer's module."""
+"""The stack's module and the layer's module for each value of the field `grid_positions`."""
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPositions:
@@ -403,12 +406,11 @@ def resize_positions(
     """Return a model's tensors for another grid.
 
     Learned positions and relative biases are interpolated (bicubic). A new model with a bias per
-    layer can start from an old model with a shared bias. Each layer then gets the shared bias, as
-    in BEiT's fine-tuning.
+    layer can start from an old model with a shared bias. Each layer of the new model gets the
+    shared bias, as in BEiT's fine-tuning.
 
     Args:
-        state: Tensors by name of the old model. This model has a single stack, which reads the
-            grid.
+        state: Tensors of the old model by name. The old model must be a single stack.
         old: Configuration of the old model.
         new: Configuration of the new model. The number of prefix vectors must be as in `old`, but
             the grid, `max_length` and `grid_positions` may differ.
@@ -451,8 +453,8 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate a table of relative biases, (rows, heads), to another grid.
 
-    Rows are in the order of `relative_index`. The rows for a prefix are copied. Therefore either
-    both grids or no grid must have a prefix.
+    Rows are in the order of `relative_index`. The rows for a prefix are copied, so a prefix must be
+    in both grids or in no grid.
     """
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]

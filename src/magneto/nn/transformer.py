@@ -52,7 +52,8 @@ class ProbedStack(nn.Module, ABC):
     ) -> list[Any]:
         """Return the outputs of chosen layers. Layers above the highest chosen layer do not run.
 
-        `x` is the first layer's input. `inputs` has, for each layer, all inputs after `x`.
+        `x` is the first layer's input. `inputs` has a tuple for each layer: the layer's arguments
+        after `x`.
         """
         self.check_layers(numbers)
         found = {}
@@ -73,7 +74,9 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return a mean for each token vector. The probe subtracts the means from the tokens.
+        """Return, for each token, a mean over the tokens of the same sample.
+
+        The probe (`magneto.lab.probe`) subtracts the mean from the token.
 
         Args:
             tokens: Output of a layer, as returned by the method `tokens`.
@@ -95,8 +98,8 @@ class ProbedStack(nn.Module, ABC):
 
         Returns:
             The first value selects samples by an index into the batch dimension. The second value
-            marks positions without padding in the chosen samples, boolean (samples, length). If the
-            second value is None, padding is included.
+            marks positions without padding in the chosen samples, boolean (samples, length). With
+            None as the second value, the measurements include padding.
         """
 
 
@@ -141,7 +144,7 @@ class LayerStack(ProbedStack):
         cache: Any,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, list[Mask], Tensor | None]:
-        """Return the first layer's input, each layer's mask, and the layers' shared tensor."""
+        """Return the first layer's input, a mask per layer, and the tensor of positions."""
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
         masks = {
@@ -165,7 +168,7 @@ class LayerStack(ProbedStack):
         return output
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean over each sample's positions with padding, (batch, 1, width)."""
+        """Return each sample's mean over all positions, padding included, (batch, 1, width)."""
         return tokens.mean(1, keepdim=True)
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[slice, None]:
@@ -260,13 +263,14 @@ class Decoder(LayerStack):
                 the cache.
             attention_mask: Mask in which True = may attend. The shape is (batch, cached + length)
                 for padding, or (batch, length, cached + length) for packed documents. Positions
-                count from 0 in each document. Attention is causal with any mask.
+                count from 0 in each document. The decoder forbids attention to later positions,
+                even if the mask allows them.
             memory: Features of the encoder, (batch, source length, width).
             memory_mask: Mask of the source, (batch, source length), in which True = may attend.
             cache: Cache of keys and values: a `KeyValueCache`, or with `memory` an
                 `EncoderDecoderCache`. Caches of Hugging Face work too.
-            positions: Positions of the tokens, (batch or 1, length). By default, the mask gives the
-                positions. Relative encodings ignore this argument.
+            positions: Positions of the tokens, (batch or 1, length). By default, the positions are
+                computed from the mask. Relative encodings ignore `positions`.
 
         Returns:
             Features, (batch, length, width).

@@ -1,16 +1,16 @@
 """Bounds on the model update: the change of the label's logit in one SGD step at initialisation.
 
-The formulas are those of the paper (section 3.2, appendices A and B), and for Post-LN and DeepNorm
-those of DeepNet (arXiv 2203.00555). Values are divided by the learning rate and the width (eta d).
-The bounds are orders of magnitude under the paper's assumptions, whose limits are in
+The formulas of Post-LN and DeepNorm come from DeepNet (arXiv 2203.00555). All other formulas come
+from the paper (section 3.2, appendices A and B). Values are divided by the learning rate and the
+width (eta d). The bounds are orders of magnitude under the paper's assumptions, whose limits are in
 `docs/theory.md`.
 
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
-fan_in. A bound is a sum over sublayers of `step` times q_l: `step` is the effect of an SGD step on
-the sublayer's two matrices, and q_l is the share of this effect that reaches the output. The share
-of the encoder's update that reaches the decoder's output is a sum of `signal` times q_l over the
-cross-attentions.
+fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of an SGD
+step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. The
+share of the encoder's update that reaches the decoder's output is a sum of `signal` times q_l over
+the cross-attentions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Scales:
         """Return the scales of `sublayers` sublayers; a single number applies to all of them.
 
         Raises:
-            ValueError: If a sequence has another length.
+            ValueError: If the length of a sequence differs from `sublayers`.
         """
         parts = []
         for name, given in (("v", v), ("w", w)):
@@ -93,8 +93,8 @@ def derived_scales(
     Args:
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
-        cross_gain: v = w of cross-attention. The paper's text and code use 1. With None,
-            cross-attention has the scales of the other sublayers, as theorem 3 assumes.
+        cross_gain: Value of v and w in cross-attention. In the paper's text and code, the value is
+            1. With None, the value is the same as in self-attention, as theorem 3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
@@ -170,8 +170,7 @@ class Family:
         """Return q_l of every sublayer.
 
         Raises:
-            ValueError: If the family has no such form, or if alpha is not 1 for a family with
-                `skip` "one".
+            ValueError: If the family lacks the form, or if `skip` is "one" and alpha is not 1.
         """
         if form not in self.backward:
             known = ", ".join(self.backward)
@@ -211,7 +210,7 @@ _DEEPNET = Family(
     signal=lambda v, w, alpha: v * w * alpha,
     backward={"paper": _skip_only},
     skip="alpha",
-    note="an order of growth, whose constant is not comparable with those of Pre-LN and Sub-LN",
+    note="an order of growth, which can't be compared with the bounds of Pre-LN and Sub-LN",
 )
 
 Layout = tuple[tuple[Slot, ...], tuple[Slot, ...], str]
@@ -220,18 +219,20 @@ FAMILIES: dict[Layout, Family] = {
     (("before", "inside"), ("before", "inside"), "norm"): _SUB,
     (("after",), ("after",), "none"): _DEEPNET,
 }
-"""Formula of the bound by layout. A layout is the norms of self-attention, the norms of the
-feed-forward network, and the norm on top of the stack. Query and key norms do not matter, since
-queries and keys change no magnitude. Norms of cross-attention do not matter either, since theorem 3
-always assumes one norm before its output projection. A placement with head scales, a value norm,
-gates or a different first layer has no bound."""
+"""Formula of the bound by layout. A layout has three parts: the norms of self-attention, the norms
+of the feed-forward network, and the norm on top of the stack. Norms of queries and keys do not
+change the bound, since queries and keys do not scale the output of attention. Norms of
+cross-attention do not change the bound either. Theorem 3 always assumes one norm, before the output
+projection of cross-attention. A placement with head scales, a value norm, gates or a different
+first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
     """Return the formula of a placement.
 
     Raises:
-        ValueError: If the placement has no formula. The message names the placements with one.
+        ValueError: If the placement has no formula. The message names all placements that have a
+            formula.
     """
     row = find_placement(placement)
     if family := _family(row):
@@ -256,14 +257,15 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
     Args:
         placement: Placement with the formula.
         scales: Scales of every sublayer: 2 per layer, or 3 in the decoder of an encoder-decoder.
-        form: "paper", as printed in theorems 1 and 2; "first_order", with the index range of the
-            appendix; "telescoped", to all orders with the embedding's variance.
+        form: "paper" is the formula as printed in theorems 1 and 2. "first_order" has the index
+            range of the appendix. "telescoped" includes all orders, and the variance of the
+            embedding.
 
     Returns:
         The bound for Pre-LN and Sub-LN; the order of growth for Post-LN and DeepNorm.
 
     Raises:
-        ValueError: If there is no such bound.
+        ValueError: If there is no bound for the placement, the form or alpha.
     """
     family = find_family(placement)
     steps = (family.step(v, w) for v, w in zip(scales.v, scales.w, strict=True))
@@ -271,9 +273,9 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
 
 
 CROSS_ATTENTION: dict[str, int] = {"second": 2, "paper": 1}
-"""First sublayer l of the decoder that is cross-attention; every third sublayer follows. "second"
-(l = 2, 5, 8, ...) is the order of the model and of DeepNet; "paper" (l = 1, 4, 7, ...) is the
-condition l % 3 == 1 that theorem 3 prints."""
+"""Number l of the first cross-attention in the decoder. Every third sublayer is cross-attention.
+With "second", l = 2, 5, 8, ..., as in the model and in DeepNet. With "paper", l = 1, 4, 7, ..., by
+the printed condition of theorem 3 (l % 3 == 1)."""
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,7 @@ def encoder_decoder_bound(
         form: As in `bound`.
 
     Raises:
-        ValueError: If there is no such bound.
+        ValueError: If there is no bound for the placement, the form or alpha.
     """
     family = find_family(placement)
     q, signals = family.q(decoder, form), family.signals(decoder)

@@ -3,7 +3,7 @@
 A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`, where f is
 attention or the first half of the feed-forward network. A placement lists which of the four slots
 hold a norm in each kind of sublayer; an empty slot is the identity. A placement also lists
-operations on queries, keys, values and heads, and how the lowest layer differs from the others. No
+operations on queries, keys, values and heads. The lowest layer may have a placement of its own. No
 other module tests a placement's name, so a new placement is one more row.
 """
 
@@ -66,9 +66,9 @@ def one(depth: Depth) -> float:
 def sub_gain(depth: Depth) -> float:
     """Return gamma of Sub-LN (paper, section 3.2 and figure 2, top right).
 
-    Gamma is sqrt(log 2N) for a single stack; in an encoder-decoder it is sqrt(log(3M) log(2N) / 3)
-    for the encoder and sqrt(log 3M) for the decoder. Gamma may be below 1 (N = 1); it is not
-    clamped.
+    A single stack has the gamma sqrt(log 2N). In an encoder-decoder, the encoder has the gamma
+    sqrt(log(3M) log(2N) / 3), and the decoder has the gamma sqrt(log 3M). Gamma is not clamped, and
+    is below 1 for a single stack with N = 1.
     """
     if depth.alone:
         return sqrt(log(2 * depth.layers))
@@ -96,7 +96,7 @@ def deepnorm_beta(depth: Depth) -> float:
 
 
 def keel_alpha(depth: Depth) -> float:
-    """Return alpha of Keel, the number of sublayers (arXiv 2601.19895, section 3).
+    """Return the number of sublayers, which is Keel's alpha (arXiv 2601.19895, section 3).
 
     The paper has decoder-only models with two sublayers per layer. We count three sublayers per
     layer for a decoder with cross-attention.
@@ -141,14 +141,14 @@ class Placement:
         query_key_norm: "head" normalises each head's queries and keys, "width" those of all heads
             together.
         value_norm: "head" normalises each head's values.
-        gated: Kinds of attention with a gate. Joined heads are multiplied elementwise by the
-            sigmoid of a linear layer, before `inside` and the output projection. The linear layer
-            reads the input of the queries.
+        gated: Kinds of attention with a gate. The gate is the sigmoid of a linear layer with the
+            same input as the query projection. The gate multiplies the joined heads elementwise.
+            The slot `inside` and the output projection follow the gate.
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
         gain: Gain of those weights at initialisation.
         alpha: Weight of the skip connection.
-        first: Row of the lowest layer if it differs; `final`, `scaled` and `gain` of this row are
-            ignored.
+        first: Separate row for the lowest layer, or None. In this row, `final`, `scaled` and `gain`
+            are ignored.
     """
 
     name: str
@@ -181,7 +181,7 @@ class Placement:
         return getattr(self, sublayer)
 
     def at(self, layer: int) -> Placement:
-        """Return the row of one layer, counted from 0 at the bottom of the stack."""
+        """Return the placement of a layer. The bottom layer has the number 0."""
         return self.first if layer == 0 and self.first is not None else self
 
     def sublayer_gain(self, sublayer: Sublayer, depth: Depth) -> float:
@@ -358,7 +358,7 @@ def find_placement(name: str | Placement) -> Placement:
     The name of an imported row is its import path.
 
     Raises:
-        ValueError: If there is no such row. The message suggests the nearest row and lists all.
+        ValueError: If no row has this name. The message suggests the nearest row and lists all.
     """
     if isinstance(name, Placement):
         return name
@@ -380,7 +380,7 @@ def _import_placement(path: str) -> Placement:
         row = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         missing = isinstance(error, ModuleNotFoundError)
-        hint = ". Add its folder to PYTHONPATH." if missing else ""
+        hint = ". Add the module's folder to PYTHONPATH." if missing else ""
         raise ValueError(f"can't import placement {path!r}: {error}{hint}") from error
     if not isinstance(row, Placement):
         raise ValueError(f"{path!r} is a {type(row).__name__}, not a Placement")

@@ -221,7 +221,7 @@ class RunWeights:
         self, step: int, value: float, higher: bool, pieces: Mapping[str, Piece],
         metrics: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Save the weights if `value`, the primary metric, is among the best."""
+        """Save the weights if `value` is among the best values of the primary metric."""
         config = self.config
         count = config.average_checkpoints if config.average_by == "best" else 0
         ranking = [*self.best, {"step": step, "value": value}]
@@ -304,7 +304,7 @@ class RunWeights:
 
 
 class CheckpointWriter:
-    """Writer of directories of tensors. Every rank must call `write` with the same kinds.
+    """Writer of directories of tensors. All ranks must call `write`, with the same keys in `kinds`.
 
     With `background`, tensors are copied to CPU memory and written on a thread.
     """

@@ -97,7 +97,7 @@ class TrainingConfig:
     """Device: auto, cpu, cuda, or any device that torch knows."""
     distributed: Literal["auto", "none", "ddp", "fsdp", "hybrid"] = "auto"
     """Parallel strategy. "auto" is "ddp" if torchrun started several processes, else "none".
-    "hybrid" shards the model within a node and replicates it across nodes."""
+    "hybrid" shards the model within a node and replicates the model across nodes."""
     shard_size: PositiveInt | None = None
     """Number of ranks that share one copy of the model under "hybrid" (default: null, the ranks
     of a node)."""

@@ -3,8 +3,8 @@
 The launcher torchrun starts the processes and passes addresses in environment variables. Processes
 communicate by NCCL on GPUs and by gloo on CPUs. The strategy "ddp" replicates the model on each
 rank. The strategy "fsdp" (FSDP2) shards every parameter over all ranks. The strategy "hybrid"
-shards the model over the ranks of a node. Each node then has a copy of the model, so nodes exchange
-only gradients.
+shards the model over the ranks of a node. Under "hybrid", each node has a copy of the model, so
+nodes exchange only gradients.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class World:
         world_size: Number of all processes.
         device: Device of this process.
         strategy: Parallel strategy: "none", "ddp", "fsdp" or "hybrid".
-        shard_size: Number of consecutive ranks that share one copy of the model. With 1, each rank
-            has a whole copy.
+        shard_size: Number of consecutive ranks that share one copy of the model. The value 1 means
+            that each rank has a whole copy.
     """
 
     rank: int
@@ -88,7 +88,7 @@ def single_process(device: torch.device) -> World:
 
 
 def current_world(device: torch.device) -> World:
-    """Return rank and world size of this process. Each rank has a whole model."""
+    """Return the `World` of this process, with the strategy "ddp" or "none"."""
     if not dist.is_initialized():
         return single_process(device)
     return World(dist.get_rank(), dist.get_world_size(), device, "ddp")
@@ -171,8 +171,8 @@ def rendezvous_options() -> dict[str, Any]:
     """Return arguments of `init_process_group` for the rendezvous.
 
     After torchrun has restarted the workers, torchrun's store still has the old addresses. In a run
-    on one machine, each restart therefore uses another prefix for keys in the store. In a run on
-    several machines, each machine counts restarts separately, so keys get no prefix.
+    on one machine, each restart therefore uses a new prefix for keys in the store. In a run on
+    several machines, keys get no prefix, since each machine counts restarts separately.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -367,8 +367,7 @@ class Piece:
         tensor: Rows without gradients, which share memory with the model.
         start: Number of the first row.
         shape: Shape of the whole tensor.
-        sharded: Flag for a tensor whose rows are divided over ranks. Without the flag, each rank
-            has all rows.
+        sharded: True if the rows are divided over ranks, False if each rank has all rows.
         replica: Number of the model's copy. Under "hybrid", each node has one copy of the model.
     """
 

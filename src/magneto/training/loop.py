@@ -128,8 +128,9 @@ class Hook:
     """Function that the training loop calls regularly and after the final step.
 
     Attributes:
-        every: Number of steps between calls. With 0, the only call is after the final step.
-        function: Function of the run's state. The function may set `state.stop` to end the run.
+        every: Number of steps between calls, or 0 for a single call after the final step.
+        function: Function whose argument is the run's state. The function may set `state.stop` to
+            end the run.
     """
 
     every: int
@@ -330,7 +331,7 @@ def log(state: TrainingState) -> None:
 def evaluate(state: TrainingState) -> None:
     """Evaluate the averaged weights, or the model's weights if there is no average.
 
-    The best weights are saved, but never weights with a non-finite validation loss.
+    Weights with the best primary metric are saved, unless the validation loss is NaN or infinite.
     """
     started, task, step = time.perf_counter(), state.task, state.step
     metrics = state.metrics = run_evaluation(state)

@@ -1,14 +1,14 @@
 """Initial weights of a task's model. Memory and operations of the model are computed from shapes.
 
 The initial weights are bit-identical for any number of processes. The model is built on the meta
-device, sharded, and initialised module by module. No process then needs memory for the whole model.
-A module's random numbers depend on the seed and the module's name alone.
+device, sharded, and initialised module by module. With this initialisation, no process needs memory
+for the whole model. A module's random numbers depend on the seed and the module's name alone.
 
 Module-by-module initialisation has a condition: `reset_parameters` of each module fills the
 module's tensors, and nothing changes the tensors afterwards. Modules of torch and Magneto satisfy
-the condition. A module violates the condition if the module sets a value in a child, loads weights,
-or has parameters without `reset_parameters`. In a model that violates the condition, every process
-builds the whole model and keeps some rows.
+this condition for module-by-module initialisation. A module violates the condition if the module
+sets a value in a child, loads weights, or has parameters without `reset_parameters`. In a model
+that violates the condition, every process builds the whole model and keeps some rows.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ FILLS = {
 
 
 class FillRecorder(TorchDispatchMode):
-    """Mode that records writes to tensors, and skips fills of meta tensors.
+    """Dispatch mode of torch that records all writes to tensors.
 
-    On the meta device, operations such as `fill_` take time without any effect.
+    Fills of tensors on the meta device are skipped, since such fills take time without any effect.
     """
 
     def __init__(self) -> None:
@@ -342,9 +342,9 @@ def tensor_bytes(*tensors: Tensor) -> int:
 def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
     """Check that training can fit in memory, from shapes of the model and of a few examples.
 
-    The check is for weights, gradients and optimizer state, and for the examples of a batch.
-    Activations are not included, so training needs more memory than the check computes. A model
-    whose construction reads values of tensors is not checked.
+    Weights, gradients and optimizer state must fit in the device's memory. The examples of a batch
+    must fit in the CPU's memory. Activations are not included, so training needs more memory than
+    the check computes. A model whose construction reads values of tensors is not checked.
 
     Raises:
         ValueError: If the memory is too small. The message says which setting to lower.

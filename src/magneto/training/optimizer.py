@@ -103,8 +103,8 @@ def gradient_scale(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient norm before clipping, and a factor for the gradients.
 
-    Before multiplication, gradients belong to the summed loss, averaged over ranks. The factor
-    turns these gradients into clipped gradients of the mean loss. `count` is the number of
+    Before the multiplication, the gradients are those of the summed loss, averaged over ranks. The
+    gradients times the factor are the clipped gradients of the mean loss. `count` is the number of
     predictions on all ranks. Norm and factor stay on the device.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]

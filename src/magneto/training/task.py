@@ -73,8 +73,8 @@ class Scores:
     """Scores of one validation batch.
 
     Attributes:
-        sums: Sums by name, as tensors on the model's device. Every batch must have the same names.
-            The sums are added over batches and ranks in float64.
+        sums: Sums by name, as tensors on the model's device. The names must be the same in every
+            batch. The sums are added over batches and ranks in float64.
         predictions: Predictions for metrics over the whole set, such as texts for BLEU, or None.
             Predictions are nested dicts, lists and tuples of tensors and plain values. Tensors stay
             on the device.
@@ -232,7 +232,8 @@ class Task(ABC):
 
         The model is in evaluation mode, without gradients, in the run's precision. The method must
         call the model equally often for every batch, because ranks may hold shards of the model. By
-        default, the sums are "loss", "count" and the logs of `loss`.
+        default, the method calls `loss`. The sums are then "loss", "count" and the entries of
+        `Loss.logs`.
         """
         found = self.loss(model, batch)
         return Scores({**found.logs, "loss": found.total, "count": found.count})
@@ -317,11 +318,11 @@ def place_companion(task: Task, device: torch.device) -> None:
 
 
 def strategy_error(task: Task, strategy: str) -> str:
-    """Return why ranks can't train a task with a strategy, or ""."""
+    """Return why a strategy does not suit a task, or "" if the strategy suits the task."""
     if strategy in WHOLE_MODEL_STRATEGIES or not task.whole_model:
         return ""
-    return (f"training.distributed {strategy}: {task.whole_model}. Each rank then needs a whole "
-            "model: use ddp")  # fmt: skip
+    return (f"training.distributed {strategy}: {task.whole_model}. Each rank needs a whole model "
+            "for this task: use ddp")  # fmt: skip
 
 
 @contextmanager
@@ -385,7 +386,8 @@ def resolved_fields(run: Path) -> dict[str, Any]:
     """Return the recipe's fields that a run's data determined. Before training, return {}.
 
     Raises:
-        FileNotFoundError: If an asset is missing. A new tokenizer would not fit the weights.
+        FileNotFoundError: If an asset is missing, such as the tokenizer. A new tokenizer would not
+            fit the weights.
     """
     folder = run / ASSETS
     if not folder.is_dir() and not (run / "environment.json").exists():
