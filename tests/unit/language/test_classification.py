@@ -18,6 +18,7 @@ from magneto.language.classification import (
     TextClassification,
     check_pretrained,
     class_scores,
+    constant_prediction,
     imbalance_warning,
     number_scores,
     pretrained_weights,
@@ -28,9 +29,10 @@ from magneto.language.config import (
     ClassificationDataConfig,
     MaskedLanguageModelConfig,
     TextClassifierConfig,
+    TextDataConfig,
     TextEncoderConfig,
 )
-from magneto.language.labelled_texts import TextPair, build_input, label_values
+from magneto.language.labelled_texts import EncodedTexts, TextPair, build_input, label_values
 from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
@@ -94,8 +96,9 @@ def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").unlink()
     opened = load_run(run, "auto", {})
     assert opened.recipe.data.max_length == 32
-    asked = [TextPair("a" * 20, "b" * 8), TextPair("a" * 31, None)]
-    assert [each.truncated for each in opened.task.predict(opened.model, asked)] == [False, True]
+    asked = [TextPair(" ", "b"), TextPair("a" * 31, None), TextPair("a" * 20, "b" * 8)]
+    found = opened.task.predict(opened.model, asked)
+    assert [each.truncated for each in found] == [False, True, False] and not found[0].label
 
 
 def test_numbers_are_learnt(tmp_path: Path) -> None:
@@ -103,8 +106,12 @@ def test_numbers_are_learnt(tmp_path: Path) -> None:
     write_pairs(tmp_path / "dev.tsv", 100, seed=1)
     task = pairs(tmp_path, {"token_types": 2}, label_column="letters", target="number")
     assert task.primary_metric == "pearson"
-    metrics = measured(task, taught(task, 160, batch_size=32))
+    model = taught(task, 160, batch_size=32)
+    metrics, batch = measured(task, model), task.validation_batches()[0]
     assert metrics["pearson"] > 0.9 and metrics["spearman"] > 0.9 and metrics["loss"] < 0.4
+    assert task.loss(model, batch).count == len(batch["labels"])
+    other = {**batch, "token_types": 1 - batch["token_types"]}
+    assert not torch.allclose(task.outputs(model, other), task.outputs(model, batch))
 
 
 def test_hidden_tokens_are_others_each_time_and_never_what_frames_a_text(tmp_path: Path) -> None:
@@ -146,6 +153,8 @@ def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
     assert limited["loss_mismatched"] == pytest.approx(first.total.item() / 64, rel=1e-5)
     assert metrics["accuracy_mismatched"] == whole.logs["accuracy"].item() / 70
     assert limited["loss"] == pytest.approx(metrics["loss"], rel=1e-6)  # 20 texts: one batch
+    common = np.bincount(label_values(task.texts.train, task.labels)).argmax()
+    assert task.baseline()["accuracy_mismatched"] == np.mean(labels[20:] == common)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -249,8 +258,13 @@ def test_runs_with_another_encoder_or_none(run: Path) -> None:
 def test_wrong_fields_are_answered() -> None:
     with pytest.raises(ValueError, match="did you mean cola"):
         ClassificationDataConfig(glue="colla")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="labels must be"):
-        ClassificationDataConfig(labels=("a", "a"))
+    for labels in (("a",), ("a", "b", "a")):
+        with pytest.raises(ValueError, match="labels must be"):
+            ClassificationDataConfig(labels=labels)
+    for config, least in ((TextDataConfig, 257), (ClassificationDataConfig, 260)):
+        assert config(vocab_size=least).vocab_size == least
+        with pytest.raises(ValueError, match=f"vocab_size must be {least} or more"):
+            config(vocab_size=least - 1)
     with pytest.raises(ValueError, match="'f1' does not apply to target 'number'"):
         ClassificationDataConfig(glue="stsb", metric="f1")
     with pytest.raises(ValueError, match="builtin:word-order"):
@@ -265,10 +279,16 @@ def test_inputs_of_single_texts_and_pairs() -> None:
     assert build_input([1, 2], [3], words, one) == ([s, 1, 2, e, e, 3, e], 5, False)
     single = ClassificationDataConfig(max_length=8, separator="single")
     assert build_input([1, 2], [3], words, single) == ([s, 1, 2, e, 3, e], 4, False)
+    assert build_input([1, 2], [3, 4], words, one) == ([s, 1, 2, e, e, 3, 4, e], 5, False)
+    assert build_input([1] * 6, None, words, one) == ([s, *[1] * 6, e], 8, False)
     assert build_input([1] * 9, None, words, one) == ([s, *[1] * 6, e], 8, True)
     assert build_input([1] * 9, [3], words, one) == ([s, 1, 1, 1, e, e, 3, e], 6, True)
     assert build_input([1], [3] * 9, words, one) == ([s, 1, e, e, 3, 3, 3, e], 4, True)
     assert build_input([1] * 9, [3] * 9, words, one) == ([s, 1, 1, e, e, 3, 3, e], 5, True)
+    rows = [np.array([s, 1, e, 3, e]), np.array([s, e])]
+    batch = EncodedTexts(rows, np.array([3, 2]), []).batch([1, 0], pad=7)
+    assert batch["tokens"].tolist() == [[s, e, 7, 7, 7], [s, 1, e, 3, e]]
+    assert batch["token_types"].tolist() == [[0] * 5, [0, 0, 0, 1, 1]]
 
 
 def test_scores() -> None:
@@ -283,7 +303,10 @@ def test_scores() -> None:
     same = class_scores(np.zeros(4, int), np.array([0, 0, 0, 1]), 2)
     assert same == {"accuracy": 0.75, "f1": 0.0, "matthews": 0.0}
     numbers = np.array([1.0, 2.0, 3.0])
-    assert set(number_scores(np.full(3, 2.0), numbers).values()) == {0.0}
+    for one, other in ((np.full(3, 2.0), numbers), (numbers, np.full(3, 2.0))):
+        assert set(number_scores(one, other).values()) == {0.0}
+    constant, loss = constant_prediction(np.array([1.0, 2.0, 6.0]), np.array([1.0, 4.0]), 0)
+    assert constant.tolist() == [3.0, 3.0] and loss == 2**2 + 1**2
     none = number_scores(np.array([math.nan, 1.0, 2.0]), numbers)
     assert all(math.isnan(value) for value in none.values())
 
@@ -292,7 +315,11 @@ def test_classes_of_unequal_size_and_scores_of_0_are_remarked_on() -> None:
     line = imbalance_warning(np.array([0] * 90 + [1] * 10), ("no", "yes"))
     assert "'no' has 90.0%" in line and "'yes' has 10.0%" in line and "--data.metric f1" in line
     assert imbalance_warning(np.array([0] * 70 + [1] * 30), ("no", "yes")) == ""
+    for few in (3, 4):  # of a hundred; a tenth of an equal share is 3.3
+        values = np.array([0] * 60 + [1] * (40 - few) + [2] * few)
+        assert (imbalance_warning(values, "abc") == "") == (few == 4)
     zero = {"accuracy": 0.9, "f1": 0.0, "matthews": 0.0}
     (line,) = score_warnings(zero, ("no", "yes"))
     assert "f1 is 0" in line and "'yes'" in line and "data.labels (no, yes)" in line
     assert score_warnings({"f1": 0.5, "matthews": 0.2}, ("no", "yes")) == []
+    assert score_warnings({"f1": 0.0, "matthews": 0.2}, "abc") == []

@@ -16,8 +16,10 @@ from magneto.config import ConfigError
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.language.config import LanguageModelConfig
 from magneto.language.in_context import (
+    Accuracy,
     OptionTokens,
     SuiteScore,
+    _batches,
     answer_credit,
     context_length,
     draw_demonstrations,
@@ -26,6 +28,7 @@ from magneto.language.in_context import (
     log_likelihoods,
     mean_accuracy,
     prepend_demonstrations,
+    score_lines,
 )
 from magneto.language.models import LanguageModel
 from magneto.language.suites import SUITES, Item, SuiteQuestions, load_questions
@@ -69,6 +72,8 @@ READ: list[tuple[str, dict, tuple[str, str], tuple[str, str], int]] = [
     ("storycloze", HUB_STORY, ("So. So. So. So.",) * 2, (" Bad.", " Good."), 1),
     ("copa", COPA | {"question": "cause", "label": 0},
      ("The road was wet because",) * 2, (" it rained.", " i sang."), 0),
+    ("copa", COPA | {"question": "effect", "label": 1},
+     ("The road was wet therefore",) * 2, (" it rained.", " i sang."), 1),
     ("piqa", {"goal": "Open a jar", "sol1": "turn the lid ", "sol2": "kick it", "label": 1},
      ("Question: Open a jar\nAnswer:",) * 2, (" turn the lid", " kick it"), 1),
 ]  # fmt: skip
@@ -210,7 +215,11 @@ def test_draws_depend_on_seed_and_question_alone() -> None:
         assert question not in drawn
         assert all(0 <= number < 20 for number in drawn)
         assert drawn == draw_demonstrations(20, 4, 1, question, question)
-    assert len({tuple(draw_demonstrations(20, 4, seed, 3, None)) for seed in range(10)}) == 10
+    for place in (2, 3):  # the seed, then the question
+        given = [[20, 4, 3, 3, None] for _ in range(10)]
+        for number, values in enumerate(given):
+            values[place] = number
+        assert len({tuple(draw_demonstrations(*values)) for values in given}) == 10
     everyone = {number for seed in range(200) for number in draw_demonstrations(20, 4, seed, 5, 5)}
     assert everyone == set(range(20)) - {5}
 
@@ -307,6 +316,11 @@ def test_neither_batches_nor_chunks_of_logits_matter(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("magneto.functional.cross_entropy.CHUNK", 3)
     for tokens in (1, 40, 100):
         check(model(positions="sinusoidal"), tokens=tokens)
+        asked = questions()
+        for batch in _batches(asked, tokens):
+            rests = [rest for number in batch for rest in asked[number].rests]
+            width = max(asked[number].shared for number in batch) + max(rests)
+            assert len(batch) == 1 or len(rests) * width <= tokens
 
 
 @pytest.mark.parametrize("scored", [0, 3])
@@ -328,4 +342,31 @@ def test_what_is_shared_is_read_once() -> None:
 @pytest.mark.parametrize(("positions", "length"), [("learned", 64), ("rope", 128)])
 def test_prompts_are_at_most_as_long_as_in_training(positions: str, length: int) -> None:
     config = SimpleNamespace(positions=positions, max_length=64)
-    assert context_length(config, 128, None) == length and context_length(config, 128, 9) == 9
+    assert context_length(config, 128, None) == length and context_length(config, 128, 64) == 64
+    with pytest.raises(ConfigError, match="--max-length 1: must be at least 2"):
+        context_length(config, 128, 1)
+
+
+def test_options_are_compared_by_sums_and_by_means() -> None:
+    made, endings = model(), (" tea.", " coal, ash and soot.")
+    items = [Item((f"{name} likes",) * 2, endings, 0) for name in NAMES]
+    found = score(made, questions=SuiteQuestions(SUITES["hellaswag"], items, None, "", ""))
+    fed = [prepend_demonstrations(e, [], BYTES.end, 200)[0] for e in encode_items(items, BYTES)]
+    with torch.no_grad():
+        sums = np.array([alone(made, texts) for texts in fed])
+    for accuracy, values in ((found.by_sum, sums), (found.by_mean, sums / [5, 20])):
+        assert accuracy.mean == np.mean(values[:, 0] > values[:, 1])
+    assert found.by_sum.mean != found.by_mean.mean
+
+
+def test_printed_scores_have_both_errors_and_truncation_alone_is_told() -> None:
+    """A suite with a blank is compared by sums."""
+    sums, means = Accuracy(0.5, (0.5, 0.5), 0.01, 0.02), Accuracy(0.75, (0.75,), None, 0.04)
+    scores = [
+        SuiteScore("s", 2, (1, 2), 9, sums, means, partial, 0.25, 2.0, truncated)
+        for partial, truncated in ((True, 0.0), (False, 0.1))
+    ]
+    first, second = (score_lines(64, [], [score]) for score in scores)
+    assert first[1].split() == ["s", "2", "50.0", "2.0", "1.0", "25.0", "50.0", "75.0", "9"]
+    assert second[1].split()[2:5] == ["75.0", "4.0", "-"]
+    assert len(second) == len(first) + 1 and "10.0%" in second[-1]

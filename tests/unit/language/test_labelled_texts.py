@@ -15,6 +15,7 @@ from magneto.language.labelled_texts import (
     ROWS,
     UNLABELLED,
     LabelledTexts,
+    label_values,
     pairs_of,
     read_tables,
     read_texts,
@@ -96,6 +97,9 @@ def test_rows_of_glue_that_are_short_are_counted_and_cells_behind_are_let_be(
     rows, counts = read(path, glue="qqp")
     assert rows == [("a", "b", "0"), ("e", "f", "1")]
     assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, not 3"]
+    path.write_text("question1\tquestion2\tis_duplicate\na\tb\t-1\nc\td\t0\n")
+    assert len(read(path, glue="qqp")[0]) == 1  # -1 is no label, unless it is named
+    assert len(read(path, glue="qqp", labels=("-1", "0"))[0]) == 2
     path.write_text("gj04\t1\t\tA b.\n\nks08\t0\n")  # without a header
     rows, counts = read(path, glue="cola")
     assert rows == [("A b.", None, "1")]
@@ -117,9 +121,9 @@ def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     path.write_text('{"text": "a", "other": "b", "label": 0}\n{"text": "a", "label": 1}\n')
     assert read(path, pair_column="other")[1] == {ROWS: 1, MALFORMED: 1}
     path = tmp_path / "numbers.tsv"
-    path.write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\n")
+    path.write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\ne\tinf\n")
     rows, counts = read(path, target="number")
-    assert [row[2] for row in rows] == ["-1", "2.5"] and counts[UNLABELLED] == 2
+    assert [row[2] for row in rows] == ["-1", "2.5"] and counts[UNLABELLED] == 3
 
 
 def test_a_folder_has_glues_names(tmp_path: Path) -> None:
@@ -141,6 +145,7 @@ def test_a_folder_has_glues_names(tmp_path: Path) -> None:
     measured = load(alone, validation_source=str(alone), labels=("y", "x"))
     assert len(measured.validation[""]) == measured.counts[ROWS] == 2
     assert measured.labels == ("y", "x")
+    assert label_values(measured.validation[""], measured.labels).tolist() == [1, 0]
 
 
 def test_folders_of_texts_name_their_classes(tmp_path: Path) -> None:
@@ -156,6 +161,8 @@ def test_folders_of_texts_name_their_classes(tmp_path: Path) -> None:
     expected = {(f"text {n}\nof two lines\n", None, ["pos", "neg"][n % 2]) for n in range(20)}
     assert rows == expected and found.labels == ("neg", "pos")
     assert found.counts[UNLABELLED] == 2
+    within = load(tmp_path / "train")
+    assert len(within.train) + len(within.validation[""]) == 20
 
 
 def test_mistakes_are_answered(tmp_path: Path) -> None:
@@ -216,12 +223,13 @@ def sentence(number: int) -> str:
 
 def test_word_order_is_balanced_and_tells_nothing_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [". ".join(sentence(10 * i + j).capitalize() for j in range(10)) for i in range(60)]
-    others = [documents[0], "Too short. " * 3, "long " * 21]
+    others = [documents[0], "Too short. " * 3, "long " * 21, "one two " * 4]
     monkeypatch.setattr(labelled_texts, "docstrings", lambda: [*documents, *others])
     whole, again = (read_texts(ClassificationDataConfig()) for _ in range(2))
     rows = [*rows_of(whole.train), *rows_of(whole.validation[""])]
     written = {sentence(number) for number in range(600)}
     assert len(rows) == 600 and whole.labels == ("as-written", "shuffled")
+    assert whole.counts[ROWS] == 600
     assert all((text in written) == (label == "as-written") for text, _, label in rows)
     words = [{" ".join(sorted(text.split())) for text in texts}
              for texts in (written, [text for text, _, _ in rows])]  # fmt: skip
@@ -246,6 +254,7 @@ UNLABELLED_SHAPES = [
     ("a.txt", "one\n\n three \n", {}, [("one", None), ("", None), (" three ", None)]),
     ("a.list", "one\ttab", {}, [("one\ttab", None)]),
     ("a.txt", "one\ttwo\nthree", PAIR, [("one", "two"), ("three", "")]),
+    ("a.csv", "sentence,text\nx,y\n", {"pair_column": "text"}, [("x", "y")]),
     ("a.csv", 'n,text\n1,"a, b"\n2,c\n', {}, [("a, b", None), ("c", None)]),
     ("a.tsv", "two\tone\nx\ty\n\tz\n", PAIR, [("y", "x"), ("z", "")]),
     ("a.tsv", "gj04\t1\t\tA b.\n", {"glue": "cola"}, [("A b.", None)]),

@@ -47,6 +47,8 @@ def test_every_batch_is_written_in_order(source: Path) -> None:
     decode = prepared.vocabulary.tokenizer.decode
     assert prepared.train.ranges == {PAIRS[0]: (0, LINES), PAIRS[1]: (LINES, 2 * LINES)}
     assert prepared.train.offsets[-1] == len(prepared.train.tokens)
+    limited = prepare(source, validation_limit=7)
+    assert limited.validation.ranges == {PAIRS[0]: (0, 7), PAIRS[1]: (7, 14)}
     for i in (0, 1, 1023, 1024, 2048, LINES - 1):
         sides = [decode(prepared.train.side(LINES + i, side).tolist()) for side in (0, 1)]
         assert sides == [f"en number {i}", f"fr number {i}"]
@@ -57,10 +59,18 @@ def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypat
     pytest.importorskip("sentencepiece")
     train, asked = prepare_module.train_sentencepiece, []
     monkeypatch.setattr(prepare_module, "train_sentencepiece",
-                        lambda *given: asked.append(given[-1]) or train(*given))  # fmt: skip
+                        lambda *given: asked.append(given[1:]) or train(*given))  # fmt: skip
     for lines in (700, 900, 900):
         prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
-    assert asked == [700, 900]
+    assert asked == [("unigram", 290, 700), ("unigram", 290, 900)]
+
+
+def test_a_tokenizer_is_trained_on_as_much_of_each_pair(source: Path, monkeypatch) -> None:
+    monkeypatch.setattr(prepare_module, "TOKENIZER_CHARACTERS", 4000)
+    writer = CacheWriter(ParallelDataConfig(source=str(source), max_length=50), SILENT)
+    texts = list(writer._tokenizer_texts())
+    german, french = (sum(text.startswith(name) for text in texts) for name in ("de", "fr"))
+    assert german == french == len(texts) / 4 > 50 and sum(map(len, texts)) < 4000
 
 
 def test_prepared_once_and_anew_when_anything_changes(
@@ -71,12 +81,16 @@ def test_prepared_once_and_anew_when_anything_changes(
     (source / "run").mkdir()
     first.vocabulary.save(source / "run")
     prepare(source, tokenizer="bpe", vocab_size=300, max_ratio=2)
+    prepare(source, tokenizer="bpe", vocab_size=310)
+    tokenizer = str(source / "run" / "tokenizer.json")  # the tags are beside it
+    again = prepare(source, tokenizer=tokenizer, directions=("de-en",))
+    assert again.vocabulary.languages == ("de", "en", "fr")
     with monkeypatch.context() as patch:
         patch.setattr(CacheWriter, "write", lambda *_: pytest.fail("tokenised again"))
         for tokenizer in ("bpe", str(source / "run")):
             again = prepare(source, tokenizer=tokenizer, vocab_size=300)
             assert np.array_equal(again.train.tokens, first.train.tokens)
-    assert len([path for path in cache.glob("parallel-*") if not path.is_symlink()]) == 2
+    assert len([path for path in cache.glob("parallel-*") if not path.is_symlink()]) == 4
 
 
 def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path) -> None:
@@ -85,7 +99,7 @@ def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path)
     assert (made.size, made.languages, made.tag("en")) == (302, ("de", "en"), 301)
     words = made.tokenizer.encode(["Hé"])[0]
     assert made.encode_source(["Hé"], "de") == [[made.tag("de"), *words, made.end]]
-    assert made.decode([*words, made.tag("en"), made.end, 65]) == "Hé"
+    assert made.decode([*words, made.tag("de"), made.end, 65]) == "Hé"
     saved = tmp_path / "saved"
     saved.mkdir()
     made.save(saved)

@@ -4,18 +4,29 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
-from magneto.progress import ProgressBars
+from magneto.data.tokenizer import ByteTokenizer
+from magneto.progress import SILENT, ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
-from magneto.translation.task import Translation
+from magneto.translation.prepare import TranslationVocabulary
+from magneto.translation.task import (
+    TextTranslator,
+    Translation,
+    TranslationResult,
+    TranslationScores,
+    describe_scores,
+    score_directions,
+    score_lines,
+)
 from tests.commands import refused
 from tests.evaluating import measured, taught
 from tests.ranks import run_ranks
@@ -178,3 +189,50 @@ def test_bleu_and_shares_of_a_model_are_refused_before_any_work(
     line = refused(capsys, "train", "translation/tiny", "--out", tmp_path / "run", *words)
     assert "data.select_by bleu" in line and "use ddp" in line
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
+
+
+def test_long_sources_are_cut_and_empty_ones_are_not_translated() -> None:
+    vocabulary, asked = TranslationVocabulary(ByteTokenizer(), ["de"]), []
+    translator = TextTranslator.__new__(TextTranslator)
+    translator.vocabulary, translator.max_length, translator.count = vocabulary, 6, 2
+    translator.translator = SimpleNamespace(
+        search=lambda sources, _: asked.extend(sources) or [[list(b"x"), list(b"y")]] * 2,
+        score=lambda sources, found: [[-1.0, -2.0], [-3.0, -4.0]],
+    )
+    found = translator.translate(["abcd", " ", "abcdef"], "de", scored=True)
+    assert asked == [[vocabulary.tag("de"), *b"abcd", vocabulary.end]] * 2
+    assert found == [
+        TranslationResult(["x", "y"], [-1.0, -2.0]), TranslationResult(["", ""], [0.0, 0.0]),
+        TranslationResult(["x", "y"], [-3.0, -4.0], truncated=True),
+    ]  # fmt: skip
+    assert translator.translate([" "], "de")[0].scores == []
+
+
+def test_each_direction_is_translated_and_scored_whole(text: Path) -> None:
+    """BLEU of a direction is of its sentences in all batches."""
+    pytest.importorskip("sacrebleu")
+
+    def translate(texts: list[str], language: str, progress) -> list[TranslationResult]:
+        return [TranslationResult([f"{language} {text}"], []) for text in texts]
+
+    pairs, translator = (
+        [("a b c d", "de a b c d"), ("x", "y")],
+        SimpleNamespace(translate=translate),
+    )
+    scores, written = score_directions(translator, {("en", "de"): pairs}, SILENT)
+    assert written == {("en", "de"): ["de a b c d", "de x"]}
+    parts = [[(("en", "de"), [(each, other)])]
+             for each, (_, other) in zip(written["en", "de"], pairs, strict=True)]  # fmt: skip
+    found = translation(text, select_by="bleu").summarise({"loss": 1.0, "count": 1}, parts)
+    assert found["bleu"] == scores["en", "de"].bleu < 100
+
+
+def test_printed_scores_have_the_means_out_of_and_into_the_pivot() -> None:
+    pytest.importorskip("sacrebleu")
+    scores = {("en", "de"): TranslationScores(30.0, 50.0, 7),
+              ("de", "en"): TranslationScores(20.0, 44.0, 8)}  # fmt: skip
+    result = {"weights": "best", "data": "text", **describe_scores("test", scores, "en")}
+    assert [" ".join(line.split()) for line in score_lines(result, scores)[2:7]] == [
+        "en-de 7 30.00 50.00", "de-en 8 20.00 44.00", "mean en->X 30.00 50.00",
+        "mean X->en 20.00 44.00", "mean average 25.00 47.00",
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from magneto.translation.text import (
     MISSING_LANGUAGE,
     lengths_mismatch,
     open_parallel,
+    read_test_texts,
+    read_validation_texts,
     training_directions,
 )
 from tests.unit.translation.test_prepare import prepare
@@ -58,12 +61,12 @@ def counted(path: Path, first: str, second: str) -> tuple[list[SentencePair], Co
 
 def test_line_pairs_by_stem_folder_and_split(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {
-        "train.en": f"{MARK}one\ntwo\u2028still two\r\nthree", "train.de": "eins\nzwei\ndrei\n",
+        "train.en": f"{MARK}one\ntwo\u2028still two\r\nthree", "train.de": "eins\nzwei\n drei \n",
         "train.fr.gz": f"{MARK}un\ndeux\n{MARK}trois\n", "val.en": "four\n", "val.de": "vier\n",
         "opus.en-de-test.en": "five\n", "opus.en-de-test.de": "fünf\n", "SOURCE.md": "# about\n",
     })  # fmt: skip
     assert read(folder, "de", "en") == [
-        ("eins", "one"), ("zwei", "two\u2028still two"), ("drei", "three"),
+        ("eins", "one"), ("zwei", "two\u2028still two"), (" drei ", "three"),
     ]  # fmt: skip
     assert read(folder, "en", "fr")[2] == ("three", f"{MARK}trois")
     assert read(folder, "en", "de", "validation") == [("four", "vier")]
@@ -175,6 +178,12 @@ def test_built_in_phrases_are_the_same_in_every_pair() -> None:
     assert len(german) > 280 and ("December 1990", "Dezember 1990") in german
     assert [en for en, _ in german] == [en for en, _ in finnish]
     assert [(b, a) for a, b in german] == list(phrases("de", "en", 300))
+    english = [en for en, _ in german]
+    assert any(en.endswith(" ago") for en in english) and any(
+        en.startswith("in ") for en in english
+    )
+    assert any("euros" in en for en in english)
+    assert 50 < max(float(en[:-1]) for en in english if en.endswith("%")) < 100
     # Units without words are left out.
     assert not any("length-" in zh or "mass-" in zh for _, zh in phrases("en", "zh", 500))
     text = open_parallel("builtin:phrases", ("en", "sv"))
@@ -197,6 +206,8 @@ def test_all_directions_with_the_pivot_or_those_given() -> None:
     assert directions(directions=("de-fr",), languages=("de", "fr", "xx")) == [("de", "fr")]
     alone = training_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
     assert alone == [("src", "tgt"), ("tgt", "src")]
+    with pytest.raises(ValueError, match="no text with xx"):
+        training_directions(ParallelDataConfig(pivot_language="xx"), {("src", "tgt")}, ["src"])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +245,7 @@ def sentences(prepared: PreparedParallel, split: str, pair: tuple[str, str]) -> 
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    odd = [("sentence 5", "Satz 5"), (" ", "leer"), ("x" * 99, "y" * 40), ("x" * 50, "kurz"),
+    odd = [*[("sentence 5", "Satz 5")] * 2, (" ", "leer"), ("x" * 49, "y" * 40), ("x" * 50, "kurz"),
            ("Hi", "Guten Tag"), ("bad ", "x")]  # fmt: skip
     lines = [*((f"sentence {i}", f"Satz {i}") for i in range(300)), *odd]
     folder = write(tmp_path, {
@@ -245,8 +256,8 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     (folder / "train.en").write_bytes(raw)
     prepared = prepare(folder)
     counts = prepared.counts["train"]["de", "en"]
-    kinds = (EMPTY, DUPLICATE, HELD_OUT, TOO_LONG, LENGTH_MISMATCH, INVALID_UTF8)
-    assert counts == {READ: 306, KEPT: 301, **dict.fromkeys(kinds, 1)}
+    kinds = (EMPTY, HELD_OUT, TOO_LONG, LENGTH_MISMATCH, INVALID_UTF8)
+    assert counts == {READ: 307, KEPT: 301, DUPLICATE: 2, **dict.fromkeys(kinds, 1)}
     assert sentences(prepared, "validation", ("de", "en")) == [
         ("Satz 7", "sentence 7"), ("neu", "new"),
     ]  # fmt: skip
@@ -273,3 +284,24 @@ def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
     assert prepared.train.ranges == {("de", "en"): (0, 0)}
     with pytest.raises(ValueError, match="no training text in two languages"):
         prepare(folder)
+
+
+def test_references_have_a_limit_an_order_and_two_sides(tmp_path: Path) -> None:
+    texts = {f"{split}.{name}": [f"{name} {split} {i}" for i in range(5)]
+             for split in ("train", "dev") for name in ("en", "de", "fr", "it")}  # fmt: skip
+    source, known = str(write(tmp_path, texts)), ["de", "en", "fr"]
+    config = ParallelDataConfig(source=source, languages=("de", "en", "fr"), validation_limit=3)
+    for limit, count in ((None, 3), (2, 2), (4, 3)):
+        found = read_validation_texts(config, limit).texts
+        assert found["en", "de"] == [(f"en dev {i}", f"de dev {i}") for i in range(count)]
+        assert found["de", "en"] == [(b, a) for a, b in found["en", "de"]]
+    tested = read_test_texts(source, config, known, None, 2)
+    assert list(tested.texts) == [("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en")]
+    assert tested.texts["fr", "en"] == [("fr dev 0", "en dev 0"), ("fr dev 1", "en dev 1")]
+    assert tested.split == "validation" and tested.unknown == ["it"]
+    assert tested.describe().startswith("8 sentences")
+    # A direction of the run that the source lacks is left out; one that is asked for is an error.
+    own = replace(config, languages=None, directions=("en-xx", "de-fr"))
+    assert list(read_test_texts(source, own, known, None, None).texts) == [("de", "fr")]
+    with pytest.raises(ValueError, match="no validation text for en-xx"):
+        read_test_texts(source, own, known, ["en-xx"], None)

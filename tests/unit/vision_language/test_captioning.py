@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter, left_to_right
+from magneto.vision_language.captioning import cider
 from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import Samples, join_samples
@@ -80,9 +82,21 @@ def test_targets_are_what_was_hidden_and_the_loss_is_a_sum_over_them(tmp_path: P
         torch.testing.assert_close(loss.total, smoothed)
         torch.testing.assert_close(loss.logs["nll"], plain.detach())
         assert loss.count == len(batch["words"]) and loss.logs["broken"] == 0
+        torch.testing.assert_close(task.loss(model.eval(), batch).total, plain.detach())
+        model.train()
+    held = task.validation_batches()[0]
+    tokens = held["samples"].token_ids.clone()
+    tokens[held["words"]] = held["targets"]
+    assert task.tokenizer.decode(tokens.tolist()).startswith("image ")  # the first caption
+    batch = {"images": held["images"], "rows": torch.tensor([0, 1]),
+             "broken": torch.tensor([False, True])}  # fmt: skip
+    (first, second), count = ([task.finish(1)({**batch}, np.arange(2), np.full(2, draw))
+                               for draw in (0, 1)], len(task.train_captions[1]))  # fmt: skip
+    assert not torch.equal(first["words"], second["words"])
+    assert first["broken"] == second["broken"] == round(0.7 * (count - 1))
 
 
-def test_metrics_and_baseline(tmp_path: Path) -> None:
+def test_metrics_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caption that is a reference scores most; one of a broken image is empty."""
     task = caption_task(tmp_path)
     sentences = [
@@ -95,12 +109,21 @@ def test_metrics_and_baseline(tmp_path: Path) -> None:
     sums = {"loss": 6.0, "count": 3, "broken": 0}
     whole = (torch.tensor([0, 1]), written, torch.tensor([False, False]))
     found = task.summarise(sums, [whole])
-    assert found["loss"] == 2.0 and found["cider"] > 1 and set(found) == {"loss", "cider"}
+    references = task.splits.validation.values("captions")
+    scores = cider(["image 3 of val", "brightness 120"], references)
+    assert found == {"loss": 2.0, "cider": pytest.approx(sum(scores) / 2)} and min(scores) > 1
     half = (*whole[:2], torch.tensor([False, True]))
     lost = task.summarise({**sums, "broken": 1}, [half])
     assert lost["broken"] == 1 and 0 < lost["cider"] < found["cider"]
     least = task.baseline()
-    assert 2 < least["loss"] < np.log(260) and least["cider"] >= 0
+    assert 2 < least["loss"] < np.log(260)
+    task.training_texts = lambda: ["a dog", "image 3 of val", "image 3 of val", "x"]
+    scores = cider(["image 3 of val"] * 2, references)
+    assert task.baseline()["cider"] == pytest.approx(sum(scores) / 2)
+    search = "magneto.vision_language.caption_decoding.CaptionWriter.search"
+    monkeypatch.setattr(search, lambda _, images, how: [[*b"a" * how.beams]] * len(images))
+    pictures = [task.splits.train.open(0)] * 2
+    assert task.caption(task.build_model(), pictures, CaptionSearch(beams=2)) == ["aa", "aa"]
 
 
 class SmallTokenizer(ByteTokenizer):

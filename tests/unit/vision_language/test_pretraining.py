@@ -17,10 +17,12 @@ from magneto.language.masked_lm import Masking
 from magneto.recipe import load_recipe
 from magneto.runs import load_run
 from magneto.training.task import place_companion
+from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import BrokenImage, Pixels
 from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import CentreCrop, InputFormat
+from magneto.vision_language.config import MaskedDataConfig
 from magneto.vision_language.pretraining import (
     KINDS,
     PARTS,
@@ -170,6 +172,7 @@ def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataM
     expected = expected + F.cross_entropy(words, batch["words"], reduction="sum")
     assert torch.allclose(loss.total, expected, rtol=1e-5)
     assert loss.count == 64 + len(batch["words"])
+    assert loss.units == 16 * 10 + len(masked.samples.token_ids)
     sums = shared.score(model, batch).sums
     total = sum(sums[f"{kind}_loss"] for kind in KINDS)
     assert torch.allclose(total, expected, rtol=1e-5)
@@ -239,6 +242,16 @@ def test_a_finished_run_is_opened_without_its_data(tmp_path: Path) -> None:
 def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match=r"data.text_length \(41\) is above model.max_length"):
         build(data__text_length=41)
+    for name in ("augmentation", "image_augmentation"):
+        for change in ({"repeats": 2}, {"erasing": 0.5}):
+            with pytest.raises(ValueError, match=rf"\b{name}: erasing must be 0"):
+                MaskedDataConfig(**{name: AugmentationConfig(**change)})  # type: ignore[arg-type]
+
+
+def test_words_are_masked_as_the_data_section_says() -> None:
+    changes = {"data__masking": "span", "data__corruption": "bert", "data__tokenizer": "bytes"}
+    config = model_recipe(**changes).build_task().masking.config  # type: ignore[attr-defined]
+    assert (config.masking, config.corruption) == ("span", "bert")
 
 
 def test_the_papers_recipe() -> None:

@@ -34,6 +34,7 @@ from magneto.vision_language.question_answering import (
     Questions,
     held_out_images,
     image_keys,
+    kind_of,
     load_questions,
     read_split,
 )
@@ -99,12 +100,14 @@ def test_a_list_of_answers_is_of_annotators(tmp_path: Path) -> None:
     for row in rows:
         answer = row.pop("answer")
         row["answers"] = [answer] * 7 + [f"The {answer}"] * 3
+        row["question_id"] = 100 + len(row["question"])
     rows[0]["answers"] = [{"answer": word} for word in rows[0]["answers"]]
     path = write_lines(tmp_path / "all.jsonl", rows)
     found = load(path, validation_source=str(path), answer_lookup="normalised")
     assert found.answers == ["red", "yes", "blue", "no"]
     assert found.train.values("answers")[0] == ("Red",) * 7 + ("The Red",) * 3
     assert found.train.values("majority")[0] == "Red"
+    assert list(found.train.values("id")[:2]) == [112, 110]
     assert found.coverage == (pytest.approx(0.35), 1.0)
 
 
@@ -223,6 +226,7 @@ def test_accuracy_by_type() -> None:
     assert found == pytest.approx(
         {"accuracy": 1.6 / 3, "accuracy_number": 0, "accuracy_other": 0.6, "accuracy_yes_no": 1}
     )
+    assert [*map(kind_of, ("no", "two", "2", "dog"))] == ["yes/no", "number", "number", "other"]
     none = answer_scores(answers, types, [None, None, "cat"], "always")
     assert none["accuracy"] == pytest.approx(1 / 3)
 
@@ -390,7 +394,7 @@ def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:
 def test_mistakes_are_told(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     with pytest.raises(ValueError, match="list has 0 answers"):
-        question_task(tmp_path, least_answer_count=99).prepare()
+        question_task(tmp_path, least_answer_count=None).prepare()  # 9 for VQA v2
     with pytest.raises(ValueError, match=r"answer list has 4 answers, but model.answers is 5"):
         question_task(tmp_path, {"answers": 5}).prepare()
     (tmp_path / "one.txt").write_text("yes\n")

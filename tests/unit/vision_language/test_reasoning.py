@@ -87,6 +87,7 @@ def test_odd_records_are_counted(tmp_path: Path) -> None:
     good = nlvr2_record("dev", 0, 0, 0, "True")
     odd = [
         {**good, "identifier": "dev-0-0-1", "label": "maybe"},
+        {**good, "identifier": "dev-0-0-4", "label": None},
         {**good, "identifier": "dev-0-0-2", "sentence": " "},
         {**good, "identifier": "dev-0-0-3", "sentence": 7},
         {**good, "identifier": "dev-1"},
@@ -97,7 +98,7 @@ def test_odd_records_are_counted(tmp_path: Path) -> None:
     write_lines(path, [good, nlvr2_record("dev", 1, 0, 0, "False"), *odd, "{broken"])
     found = load(path, validation_source=str(path))
     assert found.train.values("truth") == [1, 0]
-    expected = {UNLABELLED: 1, EMPTY: 1, MALFORMED: 2, WITHOUT_IMAGE: 2, DUPLICATES: 1}
+    expected = {UNLABELLED: 2, EMPTY: 1, MALFORMED: 2, WITHOUT_IMAGE: 2, DUPLICATES: 1}
     assert {kind: found.counts[kind] for kind in expected} == expected
 
 
@@ -141,6 +142,8 @@ def test_scores_are_of_all_statements(tmp_path: Path) -> None:
         last: Any = model.head[-1]
         last.weight.zero_()
         last.bias.copy_(torch.tensor([0.0, 1.0]))
+    scaled = statement_task(tmp_path, {"head_scale": 0.01}).build_model().head[1].weight
+    assert scaled.std().item() == pytest.approx(0.01 * 0.02, rel=0.1)
     found = measured(task, model)
     # It always says true: of twelve, six are, one of which can't be seen. All sentences have both.
     assert found["accuracy"] == pytest.approx(5 / 12) and found["consistency"] == 0.0

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from magneto.data.table import table_of_columns
 from magneto.vision.decoding import Pixels
 from magneto.vision.images import ImageSplit, ImageSplits
-from magneto.vision_language import retrieval
+from magneto.vision_language import finetuning, retrieval
+from magneto.vision_language.finetuning import distinct
 from magneto.vision_language.model import contrastive_losses
 from magneto.vision_language.retrieval import RANKS, chance, piece_loss, recalls
 from tests.evaluating import measured, taught
@@ -42,7 +43,7 @@ def test_pieces_add_up_to_the_gradient_of_the_whole() -> None:
     torch.testing.assert_close(found, list(expected))
 
 
-def test_a_model_that_knows_finds_everything(tmp_path: Path) -> None:
+def test_a_model_that_knows_finds_everything(tmp_path: Path, monkeypatch) -> None:
     """Each image and each of its captions at its own place; then all at one."""
     task = retrieval_task(tmp_path)
     batches = list(task.validation_batches())
@@ -58,6 +59,9 @@ def test_a_model_that_knows_finds_everything(tmp_path: Path) -> None:
     least = task.baseline()
     assert least["text_recall_at_1"] == least["image_recall_at_1"] == pytest.approx(0.5)
     assert least["text_recall_at_5"] == 1.0 and least["loss"] == pytest.approx(log(2))
+    assert np.array_equal(distinct(task.splits.train.take(np.array([1, 0, 1]))).table.rows, [1, 0])
+    monkeypatch.setattr(finetuning, "EVALUATION_BATCH", 1)
+    assert retrieval_task(tmp_path).baseline()["loss"] == 0.0
 
 
 def test_it_learns(tmp_path: Path) -> None:
