@@ -1,5 +1,6 @@
 """Sound of every format, frames of any length, their normalisation, what is varied."""
 
+import io
 import struct
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from magneto.speech.audio import (
     SILENCE,
     TRUNCATED,
     UNREADABLE,
+    AudioError,
     Segment,
     header_seconds,
+    missing_wav_bytes,
+    read_blocks,
     read_sound,
     sound_pieces,
 )
@@ -62,7 +66,9 @@ def test_formats(
         samples, problem = read(path)
         assert problem == "" and abs(len(samples) - 16000) <= 1
         assert np.abs(samples[500:15500] - TONE[500:15500]).max() < error + 0.01
-        pieces = np.concatenate(list(sound_pieces(path, 16000, problems.append)))
+        parts = list(sound_pieces(path, 16000, problems.append))
+        assert len(parts) == 5  # four of at most 0.3 s, and what is left in the resampler
+        pieces = np.concatenate(parts)
         assert not problems and abs(len(pieces) - len(samples)) <= 1
         np.testing.assert_allclose(pieces[:15990], samples[:15990], atol=2e-3)
         assert BEGINNINGS["Audio"].match(path.read_bytes())
@@ -139,19 +145,65 @@ def test_a_header_with_another_length(tmp_path: Path) -> None:
         assert header_seconds(str(with_length(path, length))) == (1.0, "")
         samples, problem = read(path)
         assert problem == "" and samples.tolist() == whole
+    assert read(with_length(path, 32100))[1] == ""  # hardly anything is missing
+    assert read(with_length(path, 36000))[1] == TRUNCATED
     with_length(path, 64000)
     assert read(path)[1] == header_seconds(str(path))[1] == TRUNCATED
     assert len(read(path)[0]) == 16000
     samples, problem = read(with_length(path, 1000))
     assert (len(samples), problem) == (500, "")
+    assert read(with_length(write(path, quiet=True), 64000))[1] == TRUNCATED
+    # An odd number of bytes is filled up to an even one.
+    odd = struct.pack("<4sI4s4sI4s", b"RIFF", 0, b"WAVE", b"LIST", 3, b"abc\0")
+    odd += struct.pack("<4sI", b"data", 100) + bytes(40)
+    assert missing_wav_bytes(io.BytesIO(odd)) == 60
+    assert missing_wav_bytes(io.BytesIO(b"FORM" + odd[4:])) == 0
+
+
+def test_missing_samples_are_measured_in_seconds_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("soxr", reason="soxr is not installed")
+    path = write(tmp_path / "a.flac", sample_rate=8000)
+    for missing, problem in ((1000, TRUNCATED), (700, "")):  # of 8000 samples
+        block = np.ones((8000 - missing, 1), np.float32)
+        monkeypatch.setattr(audio, "read_blocks", lambda *given, block=block: iter([block]))
+        samples, found = read(path)
+        assert (len(samples), found) == (2 * len(block), problem)
+
+
+class Fragile:
+    """A file that can be read in small blocks only."""
+
+    place, size = 0, 10_000
+
+    def seek(self, place: int) -> None:
+        self.place = place
+
+    def read(self, count: int, **options) -> np.ndarray:
+        if count > audio.BLOCK:
+            raise RuntimeError
+        start, self.place = self.place, min(self.place + count, self.size)
+        return np.arange(start, self.place)[:, None]
+
+
+def test_damage_is_told_after_the_last_block_that_can_be_read() -> None:
+    found: list[int] = []
+    with pytest.raises(AudioError):
+        for block in read_blocks(Fragile(), 100, 50_000):
+            found += block[:, 0].tolist()
+    assert found == [*range(100, 10_000)]
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     whole = write(path).read_bytes()
+    flac = write(tmp_path / "a.flac").read_bytes()
     wrong = {b"": NO_SAMPLES, bytes(range(256)) * 9: UNREADABLE, b"RIFF": UNREADABLE}
     # Then a sample rate that would make days of a second.
     wrong |= {whole[:44]: NO_SAMPLES, whole[:24] + b"\3\0\0\0" + whole[28:]: UNREADABLE}
+    # And a number of samples that no file of this size can have.
+    wrong |= {flac[:22] + b"\xff" * 4 + flac[26:]: UNREADABLE}
     for content, problem in wrong.items():
         path.write_bytes(content)
         problems: list[str] = []
@@ -169,6 +221,8 @@ def test_silence_and_non_finite_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     soundfile.write(path, 0 * TONE, 16000)
     assert read(path)[1] == SILENCE
+    soundfile.write(path, -np.abs(TONE), 16000)
+    assert read(path)[1] == ""
     broken = TONE.copy()
     broken[[5, 100]] = np.inf, np.nan
     soundfile.write(path, broken, 16000, subtype="FLOAT")

@@ -55,6 +55,18 @@ def test_characters_are_learnt() -> None:
     assert vocabulary.decode(vocabulary.encode(["abXc\n"])[0].tolist()) == "abc"
     with pytest.raises(FileNotFoundError, match="no tokenizer wordpiece"):
         made("wordpiece")
+    # Another vocabulary for other texts, another size or another tokenizer.
+    options = (
+        ("bpe", 300, TEXTS),
+        ("bpe", 280, TEXTS),
+        ("characters", 300, TEXTS),
+        ("bpe", 300, ["a"] * 9),
+    )
+    sizes = [
+        build_vocabulary(SpeechDataConfig(tokenizer=name, vocab_size=size), texts).size
+        for name, size, texts in options
+    ]
+    assert sizes == [301, 281, 28, 258]
 
 
 SYNTHETIC = SyntheticConfig(train_utterances=24, validation_utterances=7, words=(1, 2))

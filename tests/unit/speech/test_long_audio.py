@@ -10,7 +10,15 @@ import torch
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
 from magneto.speech import audio
-from magneto.speech.audio import BLOCK, DAMAGED, UNREADABLE, raw_pieces, read_sound, sound_pieces
+from magneto.speech.audio import (
+    BLOCK,
+    DAMAGED,
+    UNREADABLE,
+    raw_pieces,
+    read_sound,
+    resample,
+    sound_pieces,
+)
 from magneto.speech.batching import MIN_FRAMES, SpeechVocabulary, train_characters
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
@@ -190,3 +198,9 @@ def test_raw_sound() -> None:
     values = np.arange(-500, 500, dtype=np.int16)
     found = np.concatenate(list(raw_pieces(Slow(values.tobytes() + b"x"), 8000, 8000)))
     np.testing.assert_array_equal(found, values / np.float32(32768))
+    pytest.importorskip("soxr", reason="soxr is not installed")
+    given = (1000 * noise(0.5)).astype(np.int16)
+    found = np.concatenate(list(raw_pieces(io.BufferedReader(io.BytesIO(given)), 8000, 16000)))
+    wanted = resample(given / np.float32(32768), 8000, 16000)
+    assert len(found) == len(wanted) == 8000
+    np.testing.assert_allclose(found, wanted, atol=1e-3)

@@ -74,6 +74,10 @@ def test_shares_of_labels_are_shares_of_pixels() -> None:
     shares = [draw_mixing(random, 0.8, 0, 8, 8)[0] for _ in range(4000)]
     assert np.mean(shares) == pytest.approx(0.5, abs=0.02)
     assert np.var(shares) == pytest.approx(1 / (4 * (2 * 0.8 + 1)), abs=0.01)
+    # A Beta distribution of CutMix alone near 0.5: no box is larger than half of the image.
+    found = [draw_mixing(random, 0.1, 1e5, 100, 100) for _ in range(200)]
+    largest = max(1 - share for share, box in found if box is not None)
+    assert 0.45 < largest <= 0.51
 
 
 def task_of(source: Path, **data: Any) -> ImageClassification:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from magneto.figures import MOST_CLASSES
+from magneto.vision import figures
 from magneto.vision.figures import (
     OPACITY,
     class_colours,
@@ -18,6 +19,7 @@ from magneto.vision.figures import (
     reconstruction_figure,
 )
 from magneto.vision.transforms import InputFormat
+from tests.unit.vision.small import small_model
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -36,6 +38,58 @@ def test_patches_are_grouped_by_their_codes() -> None:
     opposite = torch.tensor([2.0, -2] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
     one = torch.zeros(8, 16, dtype=torch.long)
     assert " 100 % of the variance" in reconstruction_figure(opposite, one, 7, 2).caption
+
+
+def test_rows_of_the_figures_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of patches whose brightness is their code, with an edge that shows how they lie."""
+    drawn: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(figures, "tiles", lambda rows: drawn.append(list(rows)) or b"")
+    codes = torch.tensor([[0, 1, 1, 2], [2, 2, 1, 2]])
+    patches = (codes / 10)[:, :, None, None, None] + torch.tensor([[0.0, 0.02], [0.04, 0.0]])
+    images = torch.cat(
+        [patches[:, :2].movedim(1, 3).flatten(3), patches[:, 2:].movedim(1, 3).flatten(3)], 2
+    )
+    codes_figure(images, codes, 4, 2)
+    for row, (code, times) in zip(drawn[0], ((2, 4), (1, 3), (0, 1)), strict=True):
+        patch = code / 10 + torch.tensor([[0.0, 0.02], [0.04, 0.0]])
+        torch.testing.assert_close(row[:times], patch.expand(times, 1, 2, 2))
+        assert len(row) == figures.PATCHES and (row[times:] == 1).all()
+    reconstruction_figure(images, codes, 4, 2)
+    torch.testing.assert_close(drawn[1], [images, images])
+    hidden, guesses = torch.tensor([[1, 3]]), torch.tensor([[1, 3]])  # of the codes 1 and 2
+    figure = figures.guesses_figure(images, codes, hidden, guesses, 4, 2)
+    assert "50 % of the 2 predictions" in figure.caption
+    grey, guessed = images[:1].clone(), images[:1].clone()
+    grey[:, :, :, 2:] = guessed[:, :, 2:, 2:] = 0  # code 3 has no patch
+    torch.testing.assert_close(drawn[2], [images[:1], grey, images[:1], guessed])
+
+
+def test_attention_is_of_the_last_layer_to_each_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(figures, "tiles", lambda rows: drawn.append(list(rows)) or b"")
+    model, images = small_model(), torch.randn(2, 3, 16, 16)
+    figures.attention_figure(model, images, images, slice(0, 1))
+    weights = model.encoder.attention_weights(model.embed(images), 3)[:, :, 0, 1:]
+    for row, own in zip(drawn[0][1:], (weights.mean(1), weights[:, 0], weights[:, 1]), strict=True):
+        shown = own / own.amax(1, keepdim=True) * 2 - 1
+        torch.testing.assert_close(row[:, 0, ::4, ::4].flatten(1), shown)
+        assert torch.equal(row[:, :, 3::4, 2::4], row[:, :, ::4, ::4])
+
+
+def test_a_segmentation_beside_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list = []
+    monkeypatch.setattr(figures, "image_panels", lambda *given: drawn.extend(given) or b"")
+    pixels = np.full((2, 400, 3), 100, np.uint8)
+    mask = np.repeat(np.array([[1, 1, 3, 255]], np.uint8), 100, 1).repeat(2, 0)
+    answer = np.repeat(np.array([[1, 3, 3, 1]], np.uint8), 100, 1).repeat(2, 0)
+    figure = figures.overlay_figure("a/b c.d.png", pixels, mask, answer, ["w", "x", "y", "z"])
+    assert "66.7%" in figure.caption and figure.name == "segmentation-b-c-d"
+    (section,), columns, side, legend = drawn
+    assert columns == 3 and side == pytest.approx(400 / figures.DPI)
+    assert [words for _, words in legend] == ["x  57.1 %", "z  42.9 %"]
+    assert np.allclose(legend[1][0], class_colours(4)[3] / 255)
+    wanted = [pixels, *(overlay(pixels, each, class_colours(4)) for each in (mask, answer))]
+    assert all(map(np.array_equal, [panel.image for panel in section.panels], wanted))
 
 
 def test_confusion_has_short_names_and_the_commonest_classes() -> None:

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from magneto.vision import decoding
+from magneto.vision import augmentation, decoding
 from magneto.vision.augmentation import (
     OPERATIONS,
     Augmentation,
@@ -202,6 +202,13 @@ def test_without_augmentation_pixels_are_normalised_alone() -> None:
     assert np.array_equal(found, levels.transpose(2, 0, 1).astype(np.float32) / 8 - 1)
     fixed = validation_transform(ImageDataConfig(), input_format)(PixelPicture(levels * 15), rng(1))
     assert np.array_equal(fixed, found)
+    assert np.array_equal(
+        input_format.restore(found), np.rint(levels * (255 / 16)).astype(np.uint8)
+    )
+    assert [validation_transform(ImageDataConfig(resize=n), input_format).resize
+            for n in (None, 12)] == [8, 12]  # fmt: skip
+    with pytest.raises(ValueError):
+        validation_transform(ImageDataConfig(resize=7), input_format)
     for name, values in NORMALISATIONS.items():
         mean, std = (np.array(value)[:, None, None] for value in values)
         wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
@@ -215,6 +222,13 @@ def test_extreme_shapes_stay_small() -> None:
         assert centre_crop(picture, 16, 20).tolist() == [[[9] * 3] * 16] * 16
         box = random_crop_box(picture, (0.08, 1.0), (3 / 4, 4 / 3), rng(1))
         assert 1 <= box.height <= height and 1 <= box.width <= width
+    # Where no rectangle of this area fits, it is the largest one in the middle.
+    for (height, width), wanted in (
+        ((10, 100), Box(0, 43, 10, 13)),
+        ((100, 10), Box(43, 0, 13, 10)),
+    ):
+        picture = PixelPicture(np.zeros((height, width, 3), np.uint8))
+        assert random_crop_box(picture, (1.0, 1.0), (3 / 4, 4 / 3), rng(1)) == wanted
 
 
 def test_a_large_jpeg_is_decoded_smaller_where_the_crop_allows(monkeypatch) -> None:
@@ -257,6 +271,10 @@ def test_flipping_and_erasing() -> None:
     picture = PixelPicture(photo(7, 24, 24))
     flipped = Augmentation(InputFormat(24), AugmentationConfig(flip=1.0)).pixels(picture, rng(1))
     assert np.array_equal(flipped[:, ::-1], picture.pixels())
+    config = AugmentationConfig(crop="random_resized", crop_scale=(0.01, 0.02))
+    ramp = PixelPicture(np.arange(100, dtype=np.uint8).repeat(300).reshape(100, 100, 3))
+    part = Augmentation(InputFormat(24), config).pixels(ramp, rng(1))
+    assert np.ptp(part) < 20  # a small part of the image
     image = np.full((3, 40, 40), 5.0, np.float32)
     assert (random_erasing(image.copy(), 0.0, rng(1)) == 5).all()
     for number in range(20):
@@ -320,6 +338,13 @@ def test_distortion_changes_colours_alone() -> None:
     found = [photometric_distortion(pixels, 1.0, rng(number)) for number in (1, 2, 2)]
     assert all(image.shape == pixels.shape and image.dtype == np.uint8 for image in found)
     assert np.array_equal(found[1], found[2]) and not np.array_equal(found[0], found[1])
+    # Brightness changes by up to 32, and then contrast by a factor from 0.5 to 1.5.
+    grey, red = (np.full((1, 1, 3), colour, np.uint8) for colour in ([100] * 3, [220, 60, 60]))
+    levels = [int(photometric_distortion(grey, 1.0, rng(n))[0, 0, 0]) for n in range(300)]
+    assert 33 <= min(levels) < 45 and 170 < max(levels) <= 198
+    shifted = np.array([photometric_distortion(red, 1.0, rng(n))[0, 0] for n in range(50)], int)
+    assert (shifted.argmax(1) == 0).all()
+    assert {*np.sign(shifted[:, 1] - shifted[:, 2])} >= {-1, 1}  # to yellow and to magenta
 
 
 def test_jitter_changes_by_its_strengths() -> None:
@@ -331,7 +356,27 @@ def test_jitter_changes_by_its_strengths() -> None:
     assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
     assert np.array_equal(np.asarray(adjust_colour(image, 0.0)), photo(3))
     red = Image.new("RGB", (1, 1), (200, 0, 0))
-    assert np.asarray(adjust_colour(red, 1 / 3))[0, 0].argmax() == 1
+    assert [np.asarray(adjust_colour(red, turn))[0, 0].argmax() for turn in (1 / 3, -1 / 3)] == [
+        1,
+        2,
+    ]
+    assert np.asarray(adjust_colour(red, 0.0, 2.0))[0, 0].tolist() == [200, 0, 0]
+
+    def changed(shown: np.ndarray, **strength: float) -> np.ndarray:
+        config = AugmentationConfig(**strength)
+        made = [colour_jitter(Image.fromarray(shown), config, rng(n)) for n in range(20)]
+        return np.array([np.asarray(image) for image in made], int)
+
+    steps = np.array([[[50] * 3, [150] * 3]], np.uint8)
+    assert (changed(steps, saturation=0.5) == steps).all()
+    contrast = np.diff(changed(steps, contrast=0.5)[:, 0, :, 0])
+    assert contrast.min() < 80 and contrast.max() > 120
+    bright = np.full((1, 1, 3), 100, np.uint8)
+    assert (changed(bright, contrast=0.5) == bright).all()
+    hues = changed(np.asarray(red), hue=0.3)[:, 0, 0]
+    assert (hues[:, 1] > hues[:, 2]).any() and (hues[:, 1] < hues[:, 2]).any()
+    both = {tuple(np.sign(image[0, 0, :1] - 100)) for image in changed(bright, brightness=0.5)}
+    assert both >= {(1,), (-1,)}
 
 
 def test_random_boxes_have_the_shares_and_shapes_that_are_asked_for() -> None:
@@ -352,3 +397,18 @@ def test_about_half_of_two_operations_are_applied() -> None:
         for n in range(200)
     )
     assert 30 < same < 90  # a quarter, and where an operation finds nothing to change
+
+
+def test_strengths_of_operations_are_normal_and_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    strengths: list[float] = []
+    monkeypatch.setattr(
+        augmentation, "OPERATIONS", {"": lambda image, strength, _: strengths.append(strength)}
+    )
+    config = AugmentationConfig(rand_augment=2, rand_augment_std=2.0)
+    for number in range(1000):
+        rand_augment(None, config, rng(number))
+    assert 900 < len(strengths) < 1100
+    assert np.mean(np.array(strengths) == 0) == pytest.approx(
+        0.159, abs=0.03
+    )  # below one deviation
+    assert np.median(strengths) == pytest.approx(0.2, abs=0.02) and 0.6 < max(strengths) <= 1
