@@ -6,7 +6,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from magneto.files import (
     clear_temporary,
     fingerprint,
     import_extra,
+    nearest_path,
     publish,
     read_json,
     read_object,
@@ -107,7 +110,9 @@ def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [found.name for found in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_only_what_dead_processes_of_this_machine_left_is_cleared(tmp_path: Path) -> None:
+def test_only_what_dead_processes_of_this_machine_left_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who writes again clears what was to be the same file or folder."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -131,6 +136,20 @@ def test_only_what_dead_processes_of_this_machine_left_is_cleared(tmp_path: Path
     assert left() == kept
     clear_temporary(tmp_path)  # of a directory that is one process's own
     assert left() == {".git", "text-4", "best", "x.json"}
+    (tmp_path / f".other.{name}").mkdir()
+    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))  # another user's
+    clear_dead(tmp_path)
+    assert f".other.{name}" in left()
+
+
+def test_a_fingerprint_is_of_the_whole_file_and_the_nearest_path_of_a_folder(
+    tmp_path: Path,
+) -> None:
+    content = bytes(5_000_000) + b"end"
+    (tmp_path / "first").write_bytes(content)
+    found = fingerprint(tmp_path / "first")
+    assert found == {"bytes": len(content), "crc32": zlib.crc32(content)}
+    assert str(tmp_path / "first") in nearest_path(tmp_path / "frist" / "deep" / "x")
 
 
 def test_an_optional_package_is_named_with_its_extra(tmp_path: Path, monkeypatch) -> None:

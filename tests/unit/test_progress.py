@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from magneto import progress
-from magneto.progress import ProgressBars
+from magneto.progress import ProgressBars, clock
 
 
 def test_lines_have_rate_and_time_left_and_come_less_often_later(
@@ -19,11 +19,12 @@ def test_lines_have_rate_and_time_left_and_come_less_often_later(
     now = count(0, 5)
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     report = ProgressBars()
-    for step in range(0, 101, 10):
-        report.update("training", step, 100, "loss 2")
+    for step in range(50, 151, 10):
+        report.update("training", step, 150, "loss 2")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "training 20/100, 2/s, 0:40 left, loss 2"
-    assert lines[-1].startswith("training 100/100, 2/s, 0:00 left") and not report.activities
+    assert lines[0] == "training 70/150, 2/s, 0:40 left, loss 2"
+    assert lines[-1].startswith("training 150/150, 2/s, 0:00 left") and not report.activities
+    assert (clock(59.6), clock(3661.6)) == ("1:00", "1:01:02")
     for _ in range(10):
         report.update("training runs", 0, 20)
     assert not capsys.readouterr().err, "nothing was done"

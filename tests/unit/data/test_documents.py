@@ -64,15 +64,19 @@ def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
 
 
 def test_files_are_of_the_split_that_they_are_named_after(tmp_path: Path) -> None:
-    for name in ("train-00", "train-01", "valid-00", "test-00", "notes"):
+    (tmp_path / "test-00").mkdir()
+    for name in ("train-00", "train-01", "valid-00", "test-00/train", "notes"):
         (tmp_path / f"{name}.txt").write_text(name)
     splits = open_documents(str(tmp_path), "text")
     found = {split: list(documents(Counts())) for split, documents in splits.items()}
     assert found == {"train": ["notes", "train-00", "train-01"], "validation": ["valid-00"],
-                     "test": ["test-00"]}  # fmt: skip
+                     "test": ["test-00/train"]}  # fmt: skip
     for path in tmp_path.glob("train*"):
         path.unlink()
-    assert texts(tmp_path) == ["notes", "test-00", "valid-00"]
+    assert texts(tmp_path) == ["notes", "test-00/train", "valid-00"]
+    given = [(field, unit) for field in ("text", "body") for unit in ("paragraphs", "line")]
+    found = {documents_fingerprint(str(tmp_path), *each) for each in given}
+    assert len(found) == 4 and documents_fingerprint(str(tmp_path), *given[0]) in found
 
 
 def test_a_field_split_of_records_is_followed(tmp_path: Path) -> None:
@@ -102,7 +106,8 @@ def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
     assert texts(tmp_path, "validation") == ["one"]
     before = documents_fingerprint(f"hf:{tmp_path}", "text")
     assert documents_fingerprint(f"hf:{tmp_path}", "text") == before
-    (tmp_path / "train.parquet").unlink()
+    with (tmp_path / "train.parquet").open("ab") as file:
+        file.write(b"x")
     assert documents_fingerprint(f"hf:{tmp_path}", "text") != before, "it is another source"
 
 
@@ -126,6 +131,7 @@ def test_built_in_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "    indented code\n    more of it here"
     assert is_prose(prose) and not is_prose(">>> print(1)\n1") and not is_prose(code)
     assert is_prose("five words are a sentence") and not is_prose("four words are none")
+    assert not is_prose("the numbers 1234 5678 9012 and 3456")
     for name in ("b.py", "a.py", "test/c.py", "broken.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f'"""{name}.\n\n{prose}\n\n{prose}\n\n>>> {code}"""\n')

@@ -54,24 +54,38 @@ def test_an_unknown_file_is_answered_with_those_that_are_known(tmp_path: Path) -
 
 def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-    for name in ("train/x/1.wav", "train/y/2.FLAC", "dev/x/3.mp3"):
+    for name in ("train/x/1.wav", "train/y/z/2.FLAC", "dev/x/3.mp3", "dev/x/val/4.mp3"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(name.encode())
-    splits = read_source(str(tmp_path / "in"), Counts(), "audio")
+    splits = read_source(str(tmp_path / "in"), counts := Counts(), "audio")
+    assert sorted(counts.values()) == [2] and read_source(
+        str(tmp_path / "in" / "dev" / "x"), Counts(), "audio"
+    )["validation"].values("label") == [None]  # of "val"
+    (tmp_path / "in" / "dev" / "x" / "y").mkdir()
+    (whole,) = read_source(str(tmp_path / "in" / "dev" / "x"), Counts(), "audio").values()
+    assert len(whole) == 2, "classes beside a folder named as a split: no splits"
     assert [row["audio"].read() for row in rows_of(splits["train"])] == [
-        b"train/x/1.wav", b"train/y/2.FLAC"
+        b"train/x/1.wav", b"train/y/z/2.FLAC"
     ]  # fmt: skip
-    assert splits["train"].values("label") == ["x", "y"] and len(splits["validation"]) == 1
+    assert splits["train"].values("label") == ["x", "y"] and len(splits["validation"]) == 2
     members = {
         "a.flac": b"sound", "a.txt": b"of a", "b.json": b'{"transcript": "of b", "speaker": 3}',
-        "b.wav": b"more", "c.json": b"{", "c.txt": b"of c",
+        "b.wav": b"more", "c.json": b"{", "c.txt": b"of c", "a.json": b'{"text": "not this"}',
+        "d.json": b"5", "d.mask.png": b"where", "d.png": b"what", "d.wav": b"cut off",
     }  # fmt: skip
+    members = dict(sorted(members.items()))
     source = write_shard(tmp_path / "a.tar", members)
     table = read_source(str(source), Counts(), "audio")["train"]
-    assert table.values("text") == ["of a", "of b", "of c"]
-    assert table.values("speaker") == [None, 3, None]
-    assert [table[n]["audio"].read() for n in (0, 1)] == [b"sound", b"more"]
-    assert table.columns["audio"].present().tolist() == [True, True, False]
+    assert table.values("text") == ["of a", "of b", "of c", None]
+    assert table.values("speaker") == [None, 3, None, None]
+    assert table.values("label") == [None, None, None, 5]
+    assert [table[n]["audio"].read() for n in (0, 1, 3)] == [b"sound", b"more", b"cut off"]
+    assert table.columns["audio"].present().tolist() == [True, True, False, True]
+    assert (table[3]["mask"].read(), table[3]["image"].read()) == (b"where", b"what")
+    content, counts = source.read_bytes(), Counts()
+    source.write_bytes(content[: content.index(b"cut off") + 3])
+    assert not read_source(str(source), counts, "audio")["train"].columns["audio"].present()[3]
+    assert counts[MALFORMED] == 1
 
 
 def test_folders_of_a_shard_separate_examples(tmp_path: Path) -> None:
@@ -84,6 +98,7 @@ def test_folders_of_a_shard_separate_examples(tmp_path: Path) -> None:
 def test_shards_are_read_although_tables_of_their_records_lie_beside_them(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     write_shard(tmp_path / "00000.tar", {"1.jpg": b"\xff\xd8\xff", "1.txt": b"a dog"})
+    (tmp_path / ".00001.tar").touch()
     beside = datasets.Dataset.from_dict({"url": ["somewhere"], "caption": ["a dog"]})
     beside.to_parquet(str(tmp_path / "00000.parquet"))
     table = read_source(str(tmp_path), Counts())["train"]
@@ -107,6 +122,29 @@ def test_a_shard_that_is_damaged_or_cut_off_in_the_middle_is_counted(tmp_path: P
         ):
             assert len(read(counts := Counts())) == 5
             assert counts.named[MALFORMED][0].startswith(f"{path}: damaged at byte 5,120; the rest")
+
+
+def test_columns_of_a_hub_data_set(tmp_path: Path) -> None:
+    """Media as bytes, by path or missing. Paths that several rows share name none of them."""
+    datasets = pytest.importorskip("datasets")
+    path = tmp_path / "b.png"
+    path.write_bytes(b"file")
+    media = [{"bytes": b"bytes", "path": "a"}, {"bytes": None, "path": str(path)}, None]
+    again = [{"bytes": b"bytes", "path": "a"}, {"bytes": b"more", "path": "a"}, None]
+    kinds = datasets.Features(
+        {"label": datasets.ClassLabel(names=["no", "yes"]), "sound": datasets.Value("binary"),
+         **dict.fromkeys(("one", "two"), datasets.Image())}
+    )  # fmt: skip
+    columns = {"label": [1, -1, None], "sound": [None, b"fLaC", None], "one": media, "two": again}
+    datasets.Dataset.from_dict(columns, features=kinds).to_parquet(str(tmp_path / "a.parquet"))
+    table = read_source(str(tmp_path / "a.parquet"), Counts())["train"]
+    assert table.values("label") == ["yes", None, None]
+    one, two, sound = (table.columns[name] for name in ("one", "two", "sound"))
+    assert [one.key(n) for n in range(3)] == ["a", str(path), "2"] and two.key(1) == "1"
+    assert one.sizes().tolist() == [5, -1, -1] and one.name(1).endswith("row 1")
+    assert (one.read(1), two.read(1), one.file(1), sound.read(1)) == (
+        b"file", b"more", str(path), b"fLaC"
+    )  # fmt: skip
 
 
 def test_members_that_say_nothing_are_counted(tmp_path: Path) -> None:

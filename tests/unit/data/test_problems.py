@@ -16,6 +16,7 @@ from magneto.data.problems import (
     Counts,
     DataProblems,
     StrictCounts,
+    quantity,
 )
 from tests.problems import listed
 from tests.recorded_progress import RecordedProgress
@@ -28,6 +29,10 @@ def test_counts_add_up_are_plain_json_and_words() -> None:
     assert counts == {"rows": 1234, MALFORMED: 7, EMPTY: 1}
     assert Counts(json.loads(json.dumps(counts))) == counts
     assert Counts().describe("rows") == "0 rows"
+    words = ("classes", "training images", "rows of splits", "its rows")
+    assert [quantity(1, word) for word in words] == [
+        "1 class", "1 training image", "1 row of splits", "1 its row"
+    ]  # fmt: skip
     counts = Counts(counts | {"long lines cut": 0})
     assert counts.describe("rows") == f"1,234 rows (7 {MALFORMED}, 1 empty text left out)"
     assert counts.describe("rows", EMPTY) == f"1,234 rows, 1 empty text left out (7 {MALFORMED})"

@@ -227,7 +227,8 @@ def test_a_list_that_is_nested_too_deeply_or_has_halves_of_characters(tmp_path: 
         with pytest.raises(ValueError, match=words):
             read_list(tmp_path / "a", None, Counts())
     (tmp_path / "b").write_text(r'[{"te\ud83dxt": 1}]')
-    assert read_list(tmp_path / "b", None, Counts()) == [{"te\ufffdxt": 1}]
+    assert read_list(tmp_path / "b", None, counts := Counts()) == [{"te\ufffdxt": 1}]
+    assert counts == {HALF_CHARACTERS: 1}
 
 
 def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
@@ -256,6 +257,7 @@ def test_binary_files_are_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ValueError, match=why), open_text(path):
             pass
-    path.write_bytes("Übergang, schön größer als sonst. ".encode("latin-1") * 50)
-    with open_text(path) as file:
-        assert file.read()
+    for content in ("Übergang, schön größer als sonst. ".encode("latin-1"), "a\ufffd".encode()):
+        path.write_bytes(content * 50)
+        with open_text(path) as file:
+            assert file.read()

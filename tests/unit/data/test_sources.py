@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,10 @@ from magneto.data.problems import Counts
 from magneto.data.sources import (
     HubDataset,
     Source,
+    find_source,
     hub_is_reachable,
     parse_source,
+    split_of,
 )
 from magneto.language.config import ClassificationDataConfig
 from magneto.language.labelled_texts import read_texts
@@ -24,6 +27,7 @@ from magneto.translation.text import open_parallel
 @pytest.mark.parametrize("kind", ["documents", "labelled", "one split", "questions", "pairs"])
 def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch, caplog) -> None:
     datasets = pytest.importorskip("datasets")
+    before = logging.getLogger("huggingface_hub").level
 
     def fail(*given: object, **named: object) -> None:
         logging.getLogger("huggingface_hub.utils").warning("retrying")
@@ -43,6 +47,7 @@ def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch, caplog
             source = "hf:some/set" + ("::test" if kind == "one split" else "")
             read_texts(ClassificationDataConfig(source=source))
     [line] = caught.value.lines
+    assert logging.getLogger("huggingface_hub").level == before
     assert line.startswith("cannot load hf:some/set") and "(not there)" in line and "--data" in line
     assert not caplog.records
 
@@ -70,6 +75,24 @@ def test_names_of_sources() -> None:
     ):  # fmt: skip
         assert parse_source(name) == Source(*parts)
         assert str(parse_source(name)) == name
+
+
+def test_splits_are_found_by_their_names(tmp_path: Path) -> None:
+    """The last word of a path counts, and the first split where none has a usual name."""
+    names = ("training/dev-clean", "val2017", "trains/x", "a_test.tar", "validation/train")
+    assert [split_of(name) for name in names] == [
+        "validation", "validation", None, "test", "train"
+    ]  # fmt: skip
+    dataset = object.__new__(HubDataset)
+    dataset.source = Source("hf", "some/set")
+    for given, found in ((["b", "a"], {"train": "b"}), (["extra", "Dev"], {"validation": "Dev"})):
+        dataset.splits = lambda config, given=given: given  # type: ignore[method-assign]
+        assert dataset.chosen_splits("") == found
+    dataset.source = Source("hf", "some/set", split="extra")
+    assert dataset.chosen_splits("") == {"train": "extra"}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.parquet").touch()
+    assert find_source(str(tmp_path)) == Source("hf", str(tmp_path))
 
 
 def test_a_hub_source_without_a_name_is_refused() -> None:

@@ -9,14 +9,17 @@ import torch
 
 from magneto.data.stream import (
     BatchStream,
+    LazyBatches,
     Plan,
     by_length,
+    cut_groups,
     example_stream,
     in_blocks,
     join_streams,
     map_tensors,
     named_tensors,
     shuffled,
+    sort_by_length,
     to_device,
 )
 
@@ -101,6 +104,18 @@ def test_blocks_of_any_size_lie_end_to_end() -> None:
     assert len(made) <= 4  # those before it are not made where their sizes are known
 
 
+def test_groups_of_like_length_are_within_their_budgets() -> None:
+    sizes = np.array([[3, 2], [4, 1], [3, 1], [4, 5], [4, 3], [9, 9]])
+    order = sort_by_length(sizes[:, 0], sizes[:, 1], np.random.default_rng(0))
+    assert order.tolist() == [2, 0, 3, 4, 1, 5]  # odd lengths up, even ones down
+    groups = cut_groups(order, sizes, (12, 40))
+    assert [group.tolist() for group in groups] == [[2, 0], [3, 4], [1], [5]]
+    assert [group.tolist() for group in cut_groups(order, sizes, (8, 90))] == [
+        [2, 0], [3, 4], [1], [5]
+    ]  # fmt: skip
+    assert list(LazyBatches([3, 1, 2], str)[1:]) == ["1", "2"]
+
+
 def three(sizes: dict[str, int]) -> BatchStream:
     counts = {"images": 7, "texts": 11, "pairs": 5}
     streams = {name: numbers(shuffled(counts[name], size, 3)) for name, size in sizes.items()}
@@ -132,7 +147,9 @@ def test_messages_name_the_examples() -> None:
     with pytest.raises(ValueError, match=words):
         together.batch(0)
     assert stream.names(0, 1, [0]).endswith(f", {order[31]} and 8 more")
-    assert three({"images": 1, "texts": 1}).names(0, 1, [0]).startswith("images: examples ")
+    image, text = (shuffled(count, 1, 3)(0)[0, 1] for count in (7, 11))
+    found = three({"images": 1, "texts": 1}).names(0, 1, [0])
+    assert found == f"images: examples {image}; texts: examples {text}"
 
 
 Pair = namedtuple("Pair", "first second")

@@ -6,16 +6,26 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from magneto.data.tokenizer import load_tokenizer, train_bpe
+from magneto.data import tokenizer as module
+from magneto.data.tokenizer import (
+    check_vocabulary,
+    load_tokenizer,
+    train_bpe,
+    train_sentencepiece,
+)
 
 TEXTS = ["Hello, world!\n\ttabs and  spaces", "naïve café 東京 🙂", "", "</s> is not an end here?"]
 
 
-@pytest.fixture(params=["bytes", "bpe"])
+@pytest.fixture(params=["bytes", "bpe", "unigram"])
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path):
     if request.param == "bytes":
         return load_tokenizer("bytes")
     corpus = [f"The quick brown fox number {i} jumps over the lazy dog." for i in range(200)]
+    if request.param == "unigram":
+        pytest.importorskip("sentencepiece")
+        (tmp_path / "a.model").write_bytes(train_sentencepiece(corpus, "unigram", 312, 200))
+        return load_tokenizer(tmp_path / "a.model")
     train_bpe(corpus, 400, tmp_path / "tokenizer.json")
     return load_tokenizer(tmp_path / "tokenizer.json")
 
@@ -36,8 +46,20 @@ def test_pieces_of_wordpiece_are_as_they_are_read(tmp_path: Path) -> None:
     vocabulary = {"[PAD]": 0, "[SEP]": 1, "play": 2, "##ing": 3}
     made = Tokenizer(WordPiece(vocabulary, unk_token="[PAD]"))
     made.add_special_tokens(["[PAD]", "[SEP]"])
+    made.enable_truncation(1)
+    made.enable_padding(length=5)
     made.save(str(tmp_path / "tokenizer.json"))
-    assert load_tokenizer(tmp_path / "tokenizer.json").pieces() == ["", "", " play", "ing"]
+    found = load_tokenizer(tmp_path / "tokenizer.json")
+    assert found.pieces() == ["", "", " play", "ing"] and found.encode(["playing"]) == [[2, 3]]
+    assert (found.end, found.begin, found.pad, found.mask) == (1, 1, 0, None)
+    check_vocabulary(4, found.vocab_size)
+
+
+def test_training_reads_a_limited_text_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BPE_CHARACTERS", 10)
+    monkeypatch.setattr(module, "LINE_CHARACTERS", 3)
+    assert [*module.limited(["12345", "67890", "1", "2"])] == ["12345", "67890", "1"]
+    assert [*module._lines(["abcdefg\nh", "", "ij"])] == ["abc", "def", "g", "h", "ij"]
 
 
 def test_wrong_names_and_files(tmp_path: Path) -> None:

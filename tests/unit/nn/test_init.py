@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from magneto import PLACEMENTS, Decoder, Encoder, EncoderDecoder, TransformerConfig
-from magneto.nn.init import NORMAL_STD, draw, sublayer_projections, xavier_std
+from magneto.nn.embedding import PatchProjection
+from magneto.nn.init import NORMAL_STD, NormalLinear, draw, sublayer_projections, xavier_std
 from tests.pairs import in_turn
 
 WIDTH, INNER = 256, 1024
@@ -93,6 +94,13 @@ def test_bases(base: str, gain: float) -> None:
     assert weight.std().item() == pytest.approx(expected, rel=0.01)
     if base == "truncated_normal":
         assert weight.abs().max().item() < 2.28 * expected
+
+
+def test_heads_and_patches_have_a_std_of_their_own() -> None:
+    made = NormalLinear(WIDTH, INNER, True, 0.3), PatchProjection(3, 8, WIDTH)
+    for module, std in zip(made, (0.3, xavier_std(192, WIDTH)), strict=True):
+        assert module.weight.std().item() == pytest.approx(std, rel=0.02)
+        assert module.bias is not None and not module.bias.any()
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

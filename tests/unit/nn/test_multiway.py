@@ -295,6 +295,7 @@ def test_input_norms_are_each_modalitys_own() -> None:
         ({"experts": "shared_attention", "vision_language_layers": 4}, r"0 to layers \(3\), not 4"),
         ({"vision_language_layers": 1}, "needs experts 'shared_attention'"),
         ({"positions": "learned"}, "whose embeddings add positions"),
+        ({"windows": (4,)}, "windows must be empty"),
         ({"encoder_layers": 2, "decoder_layers": 2}, "in a multiway encoder: set layers"),
         ({"heads": 5}, "must divide width"),
     ],
@@ -302,6 +303,7 @@ def test_input_norms_are_each_modalitys_own() -> None:
 def test_impossible_configurations(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         MultiwayConfig(**{**SHAPE, **changes})
+    MultiwayConfig(**SHAPE, experts="shared_attention", vision_language_layers=3)
 
 
 def test_a_packing_of_other_tokens_is_refused() -> None:

@@ -114,6 +114,14 @@ def test_convolutions_of_heads_begin_as_the_table_says() -> None:
         assert scales[name].rate == (1.0 if times == 1.0 else 1 / 8)
 
 
+def test_the_base_has_the_same_head_width() -> None:
+    shape = {"width": 32, "heads": 4, "key_value_heads": 2, "ffn_width": 64, "base_width": 16}
+    base = TransformerConfig(**shape, parametrization="mup").at_base_width()
+    assert base == TransformerConfig(width=16, heads=2, key_value_heads=1, ffn_width=32)
+    with pytest.raises(ValueError, match=r"key_value_heads would be 0\.5"):
+        base.at_width(8)
+
+
 def test_sgd_is_refused() -> None:
     recipe = digits(**MUP, **{"model.base_width": 8, "training.optimizer": "sgd"})
     with pytest.raises(ValueError, match="adamw"):

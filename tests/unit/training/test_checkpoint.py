@@ -62,6 +62,8 @@ def test_resumed_equals_uninterrupted(
         read_json(list_checkpoints(run)[-1] / "state.json") for run in (finished, tmp_path)
     )
     assert one["detector"] == other["detector"] and one["best"] == other["best"]
+    one, other = (read_json(run / "result.json") for run in (finished, tmp_path))
+    assert one["metrics"] == other["metrics"]
 
 
 def test_nothing_is_unpickled(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,10 +101,14 @@ def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / stray).mkdir()
     (tmp_path / "checkpoints" / "step-00000001").write_text("no folder")
     (tmp_path / "result.json").unlink()  # as if killed; a finished run is left as it is
+    left = [tmp_path / ".best.x.7", tmp_path / "checkpoints" / ".step-00000024.x.7"]
+    for path in left:
+        path.mkdir()
     run_toy(tmp_path, steps=20, save_every=4, keep_checkpoints=3, resume=True)
     whole, problems = undamaged(list_checkpoints(tmp_path))
     assert [path.name[-2:] for path in whole] == ["12", "16", "20"] and len(problems) == 1
     assert (tmp_path / "checkpoints" / "step-abc").is_dir()
+    assert not any(path.exists() for path in left)
 
 
 def test_wrong_weights_are_refused_and_no_run_is_overwritten(
@@ -112,6 +118,8 @@ def test_wrong_weights_are_refused_and_no_run_is_overwritten(
         run_toy(finished)
     with pytest.raises(ValueError, match="weights of another model"):
         load_weights(torch.nn.Linear(3, 3), finished)
+    with pytest.raises(ValueError, match="weights of another model"):
+        module.load_pieces({}, {"more": torch.ones(2)}, "a file")
     run_toy(tmp_path, steps=5)
     with pytest.raises(FileNotFoundError, match=r"no averaged weights.*it has best, final"):
         find_weights(tmp_path, "averaged")

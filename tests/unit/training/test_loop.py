@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from magneto.progress import ProgressBars
 from magneto.training.config import learning_rate
 from magneto.training.distributed import World
-from magneto.training.logging import read_metrics
+from magneto.training.logging import Throughput, read_metrics
 from magneto.training.loop import Hook, TrainingState, accumulate, step_seed, train
-from magneto.training.task import Loss, add_losses
+from magneto.training.task import NON_FINITE, Loss, add_losses
 from magneto.weights import list_checkpoints
 from tests.problems import listed
 from tests.unit.training.toy import (
@@ -127,7 +127,26 @@ def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
     assert len(listed(tmp_path)) == 2
 
 
+def test_time_of_evaluations_and_checkpoints_is_no_training(tmp_path: Path, monkeypatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(Throughput, "pause", lambda meter, seconds: pauses.append(seconds))
+    run_toy(tmp_path, steps=4, evaluate_every=2, save_every=1)
+    assert len(pauses) == 2 + 4 and min(pauses) > 0
+
+
 # A run that went wrong says so: what is not finite is no result.
+
+
+@pytest.mark.parametrize(("lost", "status"), [(0.0, "finished"), (2.0, "diverged")])
+def test_a_batch_that_predicts_nothing_is_divergence_if_no_loss_is_finite(
+    tmp_path: Path, lost: float, status: str
+) -> None:
+    class Empty(Toy):
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+            total = super().loss(model, batch).total * 0
+            return Loss(total, torch.tensor(0), {NON_FINITE: torch.tensor(lost)})
+
+    assert run_toy(tmp_path, task=Empty(), steps=2).status == status
 
 
 def test_a_loss_that_is_no_number_is_divergence_at_its_step(tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ def test_only_matrices_decay_and_a_tied_one_is_a_table() -> None:
     parts["head"].weight = parts["table"].weight
     decayed, plain = split_parameters(parts)
     assert [id(p) for p in decayed] == [id(parts["linear"].weight)] and len(plain) == 4
-    optimizer = build_optimizer(parts, config(learning_rate=0.1, weight_decay=0.5))
+    optimizer = build_optimizer(
+        parts, config(learning_rate=0.1, weight_decay=0.5, betas=(0.8, 0.7), eps=1e-3)
+    )
+    assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.8, 0.7), 1e-3)
     before = {name: p.detach().clone() for name, p in parts.named_parameters()}
     for parameter in parts.parameters():
         parameter.grad = torch.zeros_like(parameter)
