@@ -159,7 +159,7 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
 def other_fields(
     grid: Sequence[tuple[str, list[str]]], overrides: dict[str, Any]
 ) -> dict[str, list[str]]:
-    """Check --grid, and return the values of each field. The last field comes first."""
+    """Check --grid, and return fields with their values. The order of fields is reversed."""
     from magneto.lab.grid import repeated
 
     names = [name for name, _ in reversed(grid)]
@@ -209,7 +209,7 @@ def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
     jobs = default_jobs() if args.jobs is None else args.jobs
     if args.cluster:
         started = run_cluster(folder, jobs, args.cluster, dict(args.cluster_option))
-        progress.say(f"Started {len(started)} jobs. They continue if this command stops.")
+        progress.say(f"Started {len(started)} jobs. The jobs continue if this command stops.")
         for job in started:
             job.result()
 

@@ -72,7 +72,9 @@ def parser() -> Parser:
     add("--seeds", type=whole_numbers, metavar="N,M", help=what)
     what = "another recipe field to vary; its values are further rows"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
-    what = "total time, such as 10m or 2h; runs get fewer steps, and language models train on bytes"
+    what = (
+        "time limit of the ladder, such as 10m: runs are shortened, and text is tokenized as bytes"
+    )
     add("--budget", type=duration, metavar="TIME", help=what)
     what = "stop a run halfway if two other rates are clearly better"
     add("--race", action="store_true", help=what)

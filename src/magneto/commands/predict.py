@@ -159,7 +159,7 @@ def predict_readable(
 ) -> Iterator[tuple[Path, Any]]:
     """Yield each image with its prediction, and list unreadable images in `broken`.
 
-    A group has `group` consecutive images. If one image is unreadable, its group is left out.
+    A group has `group` consecutive images. A group with an unreadable image is left out.
     """
     progress, size = ProgressBars(), BATCH * group
     for start in range(0, len(paths), size):

@@ -56,7 +56,7 @@ def parser() -> Parser:
     what = "norm placements, or module:NAME for your own placement (default: as in the recipe)"
     add("--placements", type=names, metavar="A,B", help=what)
     add("--steps", type=at_least_one, default=5, help="number of training steps")
-    what = "then train for this time (such as 5m), and compare the result with a trivial baseline"
+    what = "also train for this time (such as 5m), and compare the score with a trivial baseline"
     add("--trial", type=duration, metavar="TIME", help=what)
     what = ("only measure the change of the output in one step, for these numbers of layers (width "
             "64, random inputs)")  # fmt: skip
@@ -66,7 +66,7 @@ def parser() -> Parser:
     what = ("only measure the change of each layer's output, for these widths (coordinate check of "
             "muP)")  # fmt: skip
     add("--coordinates", type=sizes, metavar="N,M", help=what)
-    what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
+    what = "seeds for measuring growth with depth (default: 3, or 5 if --depths is given)"
     add("--seeds", type=read_as(NonNegativeInt), metavar="N", help=what)
     what = "folder for probe.json, and for the figure of --coordinates (default: none)"
     add("--out", type=Path, help=what)
@@ -198,9 +198,9 @@ def coordinate_lines(
         yield f"No exponent for {', '.join(broken)}: the change is zero or not finite."
     if steep:
         most = max(steep, key=lambda each: each.exponent)
-        yield (f"The change grows with the width in {len(steep)} of {len(found)} outputs. It grows "
-               f"fastest in {most.name}, as width^{most.exponent:.2f}. A learning rate that suits "
-               f"width {widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
+        yield (f"The change grows with the width in {len(steep)} of {len(found)} outputs. The "
+               f"growth is fastest in {most.name}, as width^{most.exponent:.2f}. A learning rate "
+               f"that suits width {widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
     elif not broken:
         yield (f"The change grows at most as width^{FLAT:g} in all outputs. One learning rate may "
                "suit all these widths.")  # fmt: skip
@@ -270,8 +270,8 @@ def bound_line(theory: Bound) -> str:
     forms = ", ".join(f"{theory.derived[form]:.3g} ({form})" for form in theory.derived)
     measured = next(iter(theory.measured.values()))
     note = f"; {theory.note}" if theory.note else ""
-    return (f"theory for SGD: the update is at most about {forms} x learning rate x width; "
-            f"with the scales of these weights, {measured:.3g}{note}")  # fmt: skip
+    return (f"theory for SGD: the update is at most about {forms} x learning rate x width. "
+            f"The factor for the scales of these weights is {measured:.3g}{note}")  # fmt: skip
 
 
 def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
@@ -348,7 +348,7 @@ def growth_tables(
         for form, values in forms.items():
             cells = [brief(values[place]) for place in places]
             lines.append([f"{title}, {form}", *cells, f"x{values[-1] / values[0]:.2g}"])
-    yield "\nTheory: bound on a label's logit under SGD, divided by learning rate x width\n"
+    yield "\nTheory: bound on a logit's change by SGD, divided by learning rate x width\n"
     yield aligned(lines)
 
 

@@ -70,8 +70,8 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, dict[str, str]]:
         """Return a command's options, and the values of recipe fields by dotted name.
 
-        Fields are set by `--a.field value` and `--a.field=value`. The options --seed and --task set
-        fields too, and so does --data after `with_data`.
+        Fields are set by `--a.field value` and `--a.field=value`. The options --seed and --task
+        also set fields. After `with_data`, the option --data also sets a field.
         """
         overrides: dict[str, str] = {}
         own: list[str] = []
@@ -253,7 +253,8 @@ def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Pat
     """Copy standard input to a temporary file.
 
     `first` has the bytes that the caller has already taken from standard input. `ending` is the
-    extension of the file. By default, the first line determines the extension.
+    extension of the file. If `ending` is empty, the first line of the input determines the
+    extension.
     """
     source = open_standard_input()
     first = first or source.readline()

@@ -195,8 +195,8 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     transformers' configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If transformers' model cannot have the same outputs. The message names a
-            difference.
+        ValueError: If transformers' model cannot have the same outputs. The error message says what
+            differs.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)
@@ -227,7 +227,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
 def find_format(name: str, class_name: str = "") -> ModelFormat:
     """Return the format of a `model_type`.
 
-    A format for the class `class_name` is preferred.
+    If several formats have this `model_type`, the format for the class `class_name` is preferred.
     """
     named = [form for form in FORMATS if form.name == name]
     if not named:
@@ -357,7 +357,7 @@ def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
-    """Return the tensors of a file, and the fairseq arguments or {}.
+    """Return a file's tensors and its fairseq arguments; {} without fairseq arguments.
 
     Code in the file is not executed.
     """

@@ -42,7 +42,7 @@ HARNESS_BATCH = 16
 def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreTrainedModel:
     """Wrap a Magneto model for transformers.
 
-    The wrapper is in evaluation mode and shares the weights.
+    The wrapper is in evaluation mode and shares the weights of `model`.
 
     Args:
         model: Magneto model.
@@ -253,11 +253,12 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
     """Export a run's model (fp32, on the CPU) to a new or empty directory.
 
     `data` is the section `data` of the run's recipe. A custom task's module may define the function
-    `export(model, data, directory)`. Without this function,
-    `save_custom` exports the model.
+    `export(model, data, directory)`. If the module has no function `export`, `save_custom` exports
+    the model.
 
     Returns:
-        Name of the Auto class that loads the export. For a custom task, the result of `export`.
+        Name of the Auto class that loads the export. A custom task's function `export` returns this
+        name.
 
     Raises:
         ConfigError: If the task has no export.

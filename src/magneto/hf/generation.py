@@ -1,10 +1,9 @@
 """Text generation and beam search by transformers' `generate`.
 
-Beam search for translation follows three rules of fairseq. First, a hypothesis at the length limit
-gets the end token, and the score includes the end token's log-probability. Second, the search
-for a sentence ends when as many hypotheses have ended as there are beams. Third, a translation is
-not empty and has no padding token. The last translations of an n-best list
-may still differ from fairseq's.
+Beam search for translation follows three rules of fairseq. A hypothesis at the length limit gets
+the end token, and the score includes its log-probability. The search for a sentence ends when the
+number of finished hypotheses equals the number of beams. A translation is not empty and has no
+padding token. The last translations of an n-best list may still differ from fairseq's.
 """
 
 from __future__ import annotations
@@ -145,8 +144,8 @@ class EndAtLimit(LogitsProcessor):
 class Translator:
     """Beam search for translations, and scores of translations.
 
-    The model must be in evaluation mode and on its device. The model's configuration must contain
-    the start and end tokens.
+    The model must be in evaluation mode. The model must be on the device that runs the search. The
+    model's configuration must contain the start and end tokens.
     """
 
     def __init__(self, model: MagnetoForSeq2SeqLM, settings: BeamSearch) -> None:

@@ -147,19 +147,18 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     ) -> CausalLMOutputWithPast:
         """Return logits, and the loss if there are labels.
 
-        `attention_mask` has shape (batch, cached + length). For packed documents, the shape
-        of the mask is (batch, length, cached + length).
-        `cache` is a dynamic or static cache of transformers. `labels` of shape (batch,
-        length) are shifted by the model. `shift_labels` in `others` are already shifted, and
-        replace `labels`.
+        `attention_mask` has shape (batch, cached + length). For packed documents, the shape of the
+        mask is (batch, length, cached + length). `cache` is a dynamic or static cache of
+        transformers. `labels` of shape (batch, length) are shifted by the model. `others` may
+        contain `shift_labels`: labels that are already shifted and replace `labels`.
 
         If `logits_to_keep` is a number N, only the last N positions have logits. If
         `logits_to_keep` is a tensor of positions, only these positions have logits. By default, and
         always with labels, all positions have logits.
 
-        `inputs_embeds` of shape (batch, length, width) replace `input_ids`. The model
-        multiplies `inputs_embeds` by `embedding_scale`. For `position_ids` in `others`, see
-        `resolve_positions`.
+        `inputs_embeds` of shape (batch, length, width) replace `input_ids`. The model multiplies
+        `inputs_embeds` by `embedding_scale`. `resolve_positions` explains the argument
+        `position_ids`.
         """
         # If these were named parameters, Trainer or `generate` would pass them with every batch.
         shift_labels = others.pop("shift_labels", None)
@@ -193,16 +192,15 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     def resolve_positions(
         self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the attention mask and the positions for `position_ids`.
+        """Convert `position_ids` to an attention mask and positions.
 
         Without a cache, a row may contain several documents, which do not attend to each other.
         Without a mask, a document begins where positions do not increase by one. With a padding
-        mask, a document begins where a position is not above the position before. Padding is
-        skipped.
+        mask, a document begins where the position number does not increase. Padding is skipped.
 
         Raises:
-            ValueError: If the shape is wrong. For relative positions, also if there is a cache, or
-                a mask and a single document.
+            ValueError: If the shape is wrong. A model with relative positions also raises this
+                error if there is a cache. The same holds for a mask with a single document.
         """
         if position_ids is None:
             return mask, None
@@ -470,7 +468,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
             if labels is None:
                 raise ValueError(
                     "give decoder_input_ids or labels. For Trainer's label smoothing, use "
-                    "DataCollatorForSeq2Seq(tokenizer, model=model), which gives both."
+                    "DataCollatorForSeq2Seq(tokenizer, model=model)."
                 )
             target = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:

@@ -36,7 +36,8 @@ def identity(value: Any) -> Any:
 class Layout:
     """Conversion of a tensor's layout.
 
-    `read` converts to Magneto's layout. `write` converts to the other library's layout.
+    `read` converts a tensor to Magneto's layout. `write` converts a tensor to the other library's
+    layout.
     """
 
     read: Callable[[Tensor], Tensor] = identity
@@ -79,7 +80,8 @@ Names = Mapping[str, "str | tuple[str, ...] | TheirTensors"]
 class Pair:
     """Magneto's tensor `ours`, and the tensors `theirs` that are stacked in it.
 
-    `rows` are the numbers of rows of `theirs`, or () if these numbers are equal.
+    `rows` has the number of rows of each tensor in `theirs`. `rows` is () if all tensors in
+    `theirs` have equally many rows.
     """
 
     ours: str
@@ -119,7 +121,7 @@ def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> l
 
 
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
-    """Convert the other library's tensors to Magneto's.
+    """Convert the other library's tensors to tensors with Magneto's names and layouts.
 
     Raises:
         ValueError: If a part of a stacked tensor is missing.
@@ -197,7 +199,8 @@ def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
 class Field:
     """Field of the other library's configuration.
 
-    `read` converts a value to Magneto's value. `write` converts Magneto's value.
+    `read` converts the library's value to Magneto's value. `write` converts Magneto's value to the
+    library's value.
     """
 
     theirs: str
@@ -239,7 +242,10 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 
 
 def choice(theirs: str, yes: Any, no: Any) -> Field:
-    """Return a boolean field. True means Magneto's value `yes`, and False means `no`."""
+    """Return a boolean field.
+
+    True stands for Magneto's value `yes`, and False for Magneto's value `no`.
+    """
     return Field(theirs, lambda value: yes if value else no, lambda value: value == yes)
 
 
@@ -267,9 +273,10 @@ def check_round_trip(
     format_name: str,
     otherwise: Sequence[str] = (),
 ) -> None:
-    """Raise ValueError if conversion there and back changes a model's outputs.
+    """Raise ValueError if conversion to the library and back changes a model's outputs.
 
-    `otherwise` names configuration fields that do not affect the outputs and may differ.
+    `otherwise` names configuration fields that may differ, because these fields do not affect the
+    outputs.
     """
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)
@@ -372,18 +379,21 @@ class WeightFormat:
         raise NotImplementedError
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the name map; `state` is None for writing."""
+        """Return the name map.
+
+        `state` is None if Magneto's weights are converted to the library.
+        """
         raise NotImplementedError
 
     def computed(self, state: State, config: Any) -> State:
-        """Return the tensors of Magneto that the library computes."""
+        """Return tensors that Magneto stores but the library computes."""
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:
         raise NotImplementedError
 
     def finalise(self, state: State, config: Any) -> State:
-        """Return the tensors in the library's form."""
+        """Return the tensors as the library stores them."""
         return state
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:

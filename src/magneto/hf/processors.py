@@ -1,8 +1,8 @@
 """Tokenizers, image processor and speech feature extractor for transformers.
 
 Inputs are prepared as in training. SentencePiece models are not converted to a tokenizer.json,
-which would segment some texts differently. The cause is rounding: two segmentations can have equal
-scores.
+because a tokenizer.json would segment some texts differently. Two segmentations can have equal
+scores, so rounding can change the choice.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def encoder_tokenizer(tokenizer: Any, length: int, template: EncoderInput) -> An
 
 
 def translation_tokenizer(vocabulary: Any, length: int) -> Any:
-    """Return a transformers tokenizer for texts like "<2de> text", or None if impossible."""
+    """Return a transformers tokenizer for texts like "<2de> text".
+
+    Return None if transformers cannot represent the tokenizer.
+    """
     tags = {f"<2{language}>": vocabulary.tag(language) for language in vocabulary.languages}
     made = _tokenizer(vocabulary.tokenizer, length, ENDED, {"eos": "end", "pad": "end"}, tags=tags)
     # If the tokenizer's numbers have gaps, tags would get other numbers than in training.
@@ -150,8 +153,8 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
     ) -> None:
         """Load a SentencePiece model.
 
-        `single` and `pair` are templates as in `EncoderInput`, but with the names of special
-        tokens.
+        `single` and `pair` are templates as in `EncoderInput`. Special tokens are written with
+        their names.
         """
         if vocab_file is None:
             raise OSError(f"no file {self.vocab_files_names['vocab_file']}")
@@ -394,8 +397,8 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         """Configure the features, with the sample rate in Hz.
 
         `filter_bank` has the fields of `FilterBankConfig`. The normalisation `cmvn` is "none",
-        "utterance" or "global". Only "global" uses `mean` and `deviation`, which have one value per
-        feature.
+        "utterance" or "global". `mean` and `deviation` have one value per feature, and are used
+        only if `cmvn` is "global".
         """
         others["auto_map"] = auto_map({"AutoFeatureExtractor": type(self).__name__})
         super().__init__(**others)

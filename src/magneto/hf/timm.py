@@ -4,7 +4,8 @@ Most fields of a model's configuration follow from the weights. The other fields
 arguments. The arguments come from the user or from config.json.
 
 EVA (arXiv 2303.11331) rotates the dimensions 2i and 2i + 1 of a head together. Magneto rotates i
-and i + d/2 together, for a head of d dimensions. Conversion therefore permutes rows of projections.
+and i + d/2 together, for a head of d dimensions. Conversion permutes rows of projections to match
+these orders.
 """
 
 from __future__ import annotations

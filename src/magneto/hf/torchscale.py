@@ -4,10 +4,10 @@ Supported placements of torchscale are Sub-LN, DeepNorm, Pre-LN and Post-LN. The
 DeepNorm and the scale of embeddings come from torchscale's arguments, because they cannot be
 inferred from the weights.
 
-BEiT-3's tensor names are those of unilm's beit3/modeling_finetune.py and of the pre-trained weights
-(`mlm_head`, `mim_head`). In these names, "A" means vision and "B" means language. The first two
-rows of position tables are unused. An image classifier's language tensors are ignored. For BEiT-3
-in timm, see the module `timm`.
+BEiT-3's tensors have the names in unilm's beit3/modeling_finetune.py. `mlm_head` and `mim_head` are
+names in the pre-trained weights. In tensor names, "A" means vision and "B" means language. The
+first two rows of position tables are unused. An image classifier's language tensors are ignored. For
+BEiT-3 in timm, see the module `timm`.
 """
 
 from __future__ import annotations
@@ -190,8 +190,9 @@ def _stack_names(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> State:
         return dict(state)
     stacks = [stack for stack in ("encoder", "decoder") if f"{stack}_attention_heads" in args]
     if len(stacks) != 1:
-        raise ValueError("the weights may be of an encoder or of a decoder. Give --config FILE "
-                         "with encoder_attention_heads or decoder_attention_heads.")  # fmt: skip
+        raise ValueError("the weights could belong to an encoder or to a decoder. Give --config "
+                         "FILE with encoder_attention_heads or "
+                         "decoder_attention_heads.")  # fmt: skip
     return {f"{stacks[0]}.{name}": tensor for name, tensor in state.items()}
 
 

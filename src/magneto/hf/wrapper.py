@@ -1,8 +1,8 @@
 """Configurations and base class of Magneto's models for transformers.
 
 An exported directory can also be loaded without `register()`, by `from_pretrained(DIR,
-trust_remote_code=True)`. A short module in the directory then imports the classes from the
-installed package.
+trust_remote_code=True)`. With this option, a short module in the directory imports the classes from
+the installed package.
 
 The wrapped Magneto model is called the core. Magneto's code initialises the core,
 because transformers' initialisation would erase the placement's gains.
@@ -84,7 +84,7 @@ class WithoutCopies:
 
 
 class SavedWithModule(WithoutCopies):
-    """Mix-in that writes the module of an `auto_map` when an object is saved."""
+    """Mix-in whose `save_pretrained` also writes the module that `auto_map` names."""
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
@@ -100,7 +100,7 @@ ALSO_TRANSFORMERS = {
     "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
     "tie_word_embeddings", "torch_dtype", "use_cache",
 }  # fmt: skip
-"""Arguments of transformers' configurations that are not in the signature."""
+"""Arguments of transformers' configurations that their signatures do not list."""
 
 TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
 IMAGE_PROCESSOR = {"AutoImageProcessor": "MagnetoImageProcessor"}
@@ -130,9 +130,9 @@ def placement_name(config: TransformerConfig) -> str:
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
     """Transformers configuration of language models, and base class for other models.
 
-    `core` contains the fields of Magneto's configuration. These fields are in a separate
-    mapping, because transformers uses some of the names (`max_length`) differently. Sizes are
-    repeated under transformers' names (`hidden_size`).
+    `core` contains the fields of Magneto's configuration. These fields are in a separate mapping,
+    because transformers uses some of the names (`max_length`) differently. Sizes are also available
+    under transformers' names, such as `hidden_size`.
 
     Attributes:
         shape: Magneto's configuration class.
@@ -206,7 +206,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         """Return Magneto's configuration, with this object's `vocab_size` and `num_labels`.
 
         Raises:
-            ValueError: If a size was changed outside `core`.
+            ValueError: If a size differs from the size in `core`.
         """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
         count = {self.num_labels_field: self.num_labels} if self.num_labels_field else {}
@@ -350,7 +350,7 @@ HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
 }  # fmt: skip
-"""Arguments that models may ignore. Models refuse any unknown argument that is not listed."""
+"""Arguments that models ignore. Any other unknown argument raises an error."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
@@ -393,7 +393,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     def unwrap(self) -> nn.Module:
         """Return the Magneto model in evaluation mode.
 
-        Both models share the weights.
+        The result shares the weights of this model.
         """
         return self.core.eval()
 
@@ -522,7 +522,7 @@ def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor |
 def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Any:
     """Divide a summed loss by `number`, or by `count` if `number` is None.
 
-    `number` is Trainer's number of labels in all micro-batches of a step.
+    `number` comes from Trainer: the number of labels in all micro-batches of a step.
     """
     divisor = torch.as_tensor(count if number is None else number, device=total.device)
     return total / divisor.clamp(min=1)

@@ -441,8 +441,8 @@ def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[s
     if reached:
         return (f"{title}: first expected failure at {axis} {one['size']:.0f}, because "
                 f"{one['trouble']} (at {axis} {size}: {value}).")  # fmt: skip
-    return (f"{title}: no measured quantity reaches its limit by {axis} {size}. The nearest is "
-            f"{value}.")  # fmt: skip
+    return (f"{title}: no measured quantity reaches its limit by {axis} {size}. The quantity "
+            f"nearest to its limit: {value}.")  # fmt: skip
 
 
 def trend(law: Mapping[str, float]) -> str:
@@ -467,8 +467,8 @@ def limitations(
 ) -> list[str]:
     lines = []
     if len(rungs) < 3:
-        lines.append(f"Fewer than three sizes ({len(rungs)}) do not determine an exponent. It "
-                     "stays near its assumed value, and the intervals include this "
+        lines.append(f"Fewer than three sizes ({len(rungs)}) do not determine an exponent. The "
+                     "exponent stays near an assumed value. The intervals include this "
                      "uncertainty.")  # fmt: skip
     far = target / rungs[-1]["size"]
     if far > 4:
@@ -499,8 +499,9 @@ def limitations(
         if gap["value"] > 0 and losses[other] < losses[row]
     ]
     if disagree:
-        lines.append("The trends of the losses and the trend of their difference predict opposite "
-                     f"orders: {', '.join(disagree)}.")  # fmt: skip
+        lines.append("For these pairs, the trends of both losses predict one order, and the "
+                     "trend of the difference predicts the opposite order: "
+                     f"{', '.join(disagree)}.")  # fmt: skip
     seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
                 default=0)  # fmt: skip
     if seeds == 1:

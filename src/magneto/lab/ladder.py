@@ -220,14 +220,14 @@ def fit_budget(
     if steps < least:
         needed = (besides + least * a_step) / capacity
         raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {least} "
-                           f"steps need {needed:.1f} times as long; choose smaller --widths, fewer "
-                           "--placements or fewer --seeds"])  # fmt: skip
+                           f"steps need {needed:.1f} times this budget; choose smaller --widths, "
+                           "fewer --placements or fewer --seeds"])  # fmt: skip
     changes = {
         "training.steps": steps,
         "training.warmup_steps": round(training.warmup_steps * steps / training.steps),
     }
     seconds = {str(size): timed[size][1] + steps * timed[size][0] for size in ladder.sizes}
-    note = (f"The budget allows {steps} of the recipe's {training.steps} steps with seeds "
+    note = (f"The budget allows {steps} of the recipe's {training.steps} steps. The seeds are "
             f"{', '.join(map(str, ladder.seeds))}."
             if steps < training.steps else "")  # fmt: skip
     return replace(

@@ -117,7 +117,8 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
 
     If the score is the validation loss, the final loss is the validation loss, because dropout can
     keep the training loss of a stack with rank collapse low. For other scores, the final loss is
-    the lower of training and validation loss, because an overfitted classifier has learned.
+    the lower of training and validation loss. An overfitted classifier has learned, although its
+    validation loss is high.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -131,12 +132,12 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     end = min((loss for loss in losses if loss is not None), default=None)
     if end is not None and first is not None and not end < first:
         if not end <= FAR_ABOVE_FIRST * abs(first):
-            return DIVERGED, f"the loss rose far, from {first:.4g} to {end:.4g}"
+            return DIVERGED, f"the loss rose too far, from {first:.4g} to {end:.4g}"
         return STUCK, f"the loss rose from {first:.4g} to {end:.4g}"
     if not judge.beats_baseline(score):
         return STUCK, (
             f"{judge.metric} {score:.4g} does not beat the trivial baseline {judge.baseline:.4g} "
-            f"by {MARGIN:.0%} of its distance to the best possible score"
+            f"by {MARGIN:.0%} of the distance from the baseline to the best possible score"
         )
     return FINISHED, ""
 
@@ -175,7 +176,7 @@ class Group:
 
     @property
     def interval(self) -> float | None:
-        """Half-width of the 95 % interval of the mean, or None if no two scores differ."""
+        """Half-width of the 95 % interval of the mean, or None if all scores are equal."""
         return finite(half_width(self.scores) or None)
 
     @property
@@ -200,7 +201,7 @@ def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]
 
 
 def failures(group: Group) -> str:
-    """Describe a group's failed runs, as "diverged" or "1 of 3 did not learn" ("": none)."""
+    """Describe a group's failed runs, such as "1 of 3 did not learn"; "" if no run failed."""
     kinds = [(group.diverged, DIVERGED), (group.stuck, STUCK)]
     counts = [(count, kind) for count, kind in kinds if count]
     if len(counts) == 1 and group.failed == group.seeds:
@@ -284,8 +285,8 @@ class Summary:
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
     """Summarise the results of the row that `placement` names.
 
-    Pass the results of all rows in `cells`, because largest stable rates and sensitivities use only
-    seeds that every row has at every rate. A rate with a missing run is neither best nor stable.
+    `cells` must contain the results of all rows. Stable rates and sensitivities use only seeds that
+    every row has at every rate. A rate with a missing run is neither best nor stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)

@@ -94,9 +94,9 @@ class StepMemory:
     def needed(self, strategy: str, shards: int = 1, accumulation: int = 1) -> float:
         """Return a GPU's peak memory in bytes during a step of `accumulation` micro-batches.
 
-        With several micro-batches per step, the gradients of the first are in memory during the
-        others. Sharded strategies reduce gradients after the last micro-batch. Before this
-        reduction, each GPU has the gradients of all weights.
+        With several micro-batches per step, the first micro-batch's gradients stay in memory during
+        later micro-batches. Sharded strategies reduce gradients after the last micro-batch. Until
+        the last micro-batch ends, each GPU keeps the gradients of all weights.
         """
         state, full = self.state, self.state.gradients if accumulation > 1 else 0
         if strategy in ("none", "ddp"):
@@ -111,7 +111,7 @@ class StepMemory:
 
 
 class AliveBytes(CountedOperations):
-    """Counts the bytes, and the peak, of live tensors that were created in this mode."""
+    """Counts the current and the peak bytes of live tensors that were created in this mode."""
 
     def __init__(self, existing: Iterable[Tensor]) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def as_on_gpu(model: nn.Module, autocast: bool) -> None:
 def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
     """Return the memory of the micro-batch `piece` on a GPU.
 
-    The task's frozen companion model, if it has one, must be on the CPU.
+    The frozen model of `Task.companion` must be on the CPU, if the task has one.
     """
     fake, bf16 = FakeTensorMode(allow_non_fake_inputs=True), config.precision == "bf16"
     with fake:
@@ -255,7 +255,10 @@ class Plan:
         return {name: n for name, n in shards.items() if not strategy_error(self.task, name)}
 
     def way(self, strategy: str, recompute: bool, accumulation: int | None = None) -> Way:
-        """Return the memory with these options. `accumulation` defaults to the recipe's value."""
+        """Return the memory that a run with these options needs.
+
+        `accumulation` defaults to the recipe's value.
+        """
         usual, usable = self.config.gradient_accumulation_steps, self.memory * (1 - RESERVE)
         parts, shards = accumulation or usual, self.strategies()[strategy]
         low, high = (step.needed(strategy, shards, parts) for step in self.traced[recompute])

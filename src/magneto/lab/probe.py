@@ -1,9 +1,8 @@
 """Probe: hooks that measure the layers and the attention of a running model.
 
-For each layer the probe measures the RMS and the maximum of the activations, the norm of the
-gradient, the optimizer's update relative to the weights, and the largest logit and the entropy of
-the attention. The hooks do not change the model's results. Values stay on the device until
-`Probe.read` is called.
+The probe measures activations, gradients, updates and attention of each layer. `LayerReading`
+describes the measured quantities. The hooks do not change the model's results. Values stay on the
+device until `Probe.read` is called.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 @dataclass
 class LayerRecorder:
-    """Records the latest value of each quantity and module in one layer."""
+    """Records the latest values of one layer, for each quantity and each module of the layer."""
 
     module: nn.Module
     stack: ProbedStack
@@ -157,9 +156,9 @@ class LayerReading:
         attention_entropy: Attention entropy in nats, as a mean over queries with more than one key.
         entropy_share: Mean ratio of the entropy to its maximum over the same queries: 1 for uniform
             attention, 0 for attention to one key.
-        distinct_rms: Variation between positions. It is the RMS of the output minus its mean over
-            the positions of a sample (of each modality, if the stack has several). Padded positions
-            are included, unless tokens are packed.
+        distinct_rms: Variation between positions: the RMS of the output after subtraction of the
+            mean over a sample's positions. A stack with several modalities subtracts a mean for
+            each modality. Padded positions are included, unless tokens are packed.
     """
 
     name: str
@@ -221,7 +220,7 @@ class Probe:
     def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Record weights and gradients before a step.
 
-        Gradients are divided by the scale that `optimizer` will divide them by, if it has one.
+        If `optimizer` has a gradient scale, the recorded gradients are divided by this scale.
         """
         divisor = getattr(optimizer, GRAD_SCALE, 1.0)
         for layer in self.layers.values():
@@ -255,7 +254,7 @@ class Probe:
 
 
 def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
-    """Return the encoder and decoder stacks of a model by path, in the model's order.
+    """Return a model's encoder and decoder stacks in the model's order. The keys are paths.
 
     Raises:
         ValueError: If the model has no stack.
@@ -267,7 +266,7 @@ def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
 
 
 def last_stack(model: nn.Module) -> ProbedStack:
-    """Return a model's last stack. The errors are those of `find_stacks`."""
+    """Return a model's last stack, or raise ValueError if the model has no stack."""
     return list(find_stacks(model).values())[-1]
 
 
@@ -288,9 +287,9 @@ class Trouble:
 def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
     """Find the first layer whose values are not finite or whose activations are too large.
 
-    Activations may not exceed half the range of the number format `limit`, "fp16" or "bf16".
-    Activations and updates fail first in low layers, so they are checked from the first layer on.
-    Gradients are checked from the last layer on.
+    `limit` is a number format, "fp16" or "bf16". Activations may not exceed half the format's
+    range. Activations and updates fail first in low layers, so they are checked from the first
+    layer on. Gradients are checked from the last layer to the first.
     """
     half = LIMITS[limit] / 2
     for reading in readings:

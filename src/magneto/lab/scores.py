@@ -1,10 +1,9 @@
 """Scores of runs and comparisons for the columns of `magneto table`.
 
-One kind of column contains scores on a run's own validation data. The other kind contains scores on
-other data, measured without further training. Scores on other data are written by `magneto evaluate
-RUN --keep NAME`, or come from a leaderboard's result in the run's folder `scores`. If models that
-were trained on different data have scores with the same NAME, each training data set gets its own
-column.
+Some columns contain scores on a run's own validation data. Further columns contain scores on other
+data, measured without further training. `magneto evaluate RUN --keep NAME` writes scores on other
+data. A leaderboard's result in the run's folder `scores` also counts. If the same NAME occurs for
+models with different training data, each training data set gets a column.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SCORES = "scores"
 # Fields of training that the seeds of a row must share, besides model and data.
 TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "training.schedule")
 Point = tuple[tuple[str, Any], ...]
-"""Fields as in "model.layers", each with its value."""
+"""Pairs of a field's dotted name, such as "model.layers", and the field's value."""
 Found = tuple[Path, Recipe, Point]
 """The file of a run's result, its recipe, and its grid point."""
 
@@ -83,7 +82,10 @@ class Measured:
 
     @property
     def values(self) -> dict[str, RunScore]:
-        """All scores by column, first the scores on own data; {} without a result."""
+        """All scores by column; {} without a result.
+
+        Scores on the run's own validation data come first.
+        """
         own = {name: RunScore(value) for name, value in self.scores.items()}
         return own | dict(self.other_scores) if own else {}
 
@@ -91,12 +93,12 @@ class Measured:
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
     """Return the runs in `folders`. Each folder is a comparison or a single run.
 
-    `weights` names the weights on which scores of `magneto evaluate --keep` must be measured.
+    Scores of `magneto evaluate --keep` must be measured on the weights that `weights` names.
 
     Raises:
-        ValueError: If a run has a task that the preset does not allow, appears twice, or differs
-            from the other seeds of its row, or if a file is damaged. The message names the run or
-            the file.
+        ValueError: If a file is damaged, a run appears twice, or the preset does not allow a run's
+            task. Also if the runs of a row differ in more than the seed. The message names the run
+            or the file.
     """
     found = [run for folder in folders for run in runs_in(folder)]
     sources = [source_of(recipe) for _, recipe, _ in found]
@@ -149,7 +151,7 @@ def row_of(recipe: Recipe, by_origin: bool) -> str:
 def measured(
     result: Path, recipe: Recipe, point: Point, data: str, preset: Preset, weights: str
 ) -> Measured:
-    """Return the scores of a run. `data` is the name of its data in the table."""
+    """Return the scores of a run. `data` is the name that the table uses for the run's data."""
     run = result.parent
     if preset.tasks and recipe.task not in preset.tasks:
         raise ConfigError([f"{run} has the task {recipe.task}, not "
@@ -205,8 +207,8 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     leaderboard, [{"test-dev": {"overall": 71.2, ...}}], has a column in percent for each split.
 
     Raises:
-        ConfigError: If the file has another format, or if its scores were measured on other
-            weights, on weights that were overwritten later, or on a part of the data.
+        ConfigError: If the file has an unknown format. Also if the scores belong to different or
+            overwritten weights, or to a part of the data.
         DamagedError: If the score is not a number.
     """
     found = read_json(file)
@@ -277,8 +279,8 @@ def check_seeds(runs: Sequence[Measured]) -> None:
 def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Rename columns so that no column mixes scores of models that were trained on different data.
 
-    A column's name gets the run's own column as prefix in two cases: runs on different data share
-    the name, or the name is also a run's own column.
+    A column's name gets a prefix in two cases: runs on different data share the name, or a run's
+    own column has the name. The prefix is the name of the run's own column.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

@@ -84,7 +84,7 @@ def try_first_step(
 ) -> list[FirstStep]:
     """Take the optimizer's first step at each rate, evaluate on `piece`, and then undo the step.
 
-    Pass a model with the gradients of the whole batch. `piece` is a part of this batch.
+    `model` must have the gradients of a whole batch. `piece` is a part of the batch.
     """
     kept = [parameter.clone() for parameter in model.parameters()]
     piece = to_device(piece, world.device)
@@ -116,8 +116,8 @@ def try_first_step(
 def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
     """Record the most recent output of the model's last stack.
 
-    Some models call the layers one by one instead of the stack. The record is then the output of
-    the final norm, or of the last layer if the final norm is not called.
+    If a model calls the layers one by one instead of the stack, the output of the final norm is
+    recorded. If the model does not call the final norm, the last layer's output is recorded.
     """
     outputs: list[Tensor] = []
     stack = last_stack(model)
@@ -155,9 +155,10 @@ class ShortRun:
     """Measurements of one recipe.
 
     Attributes:
-        steps: The first steps of training. If a loss is not finite, its step is the last one.
+        steps: The first steps of training. The first step whose loss is not finite is the last
+            step.
         first_steps: Trials of the first step, ascending by rate from rate 0; [] without trials.
-        peak: Largest rate of the schedule. `first_steps` includes a trial at this rate.
+        peak: Largest rate of the schedule. `first_steps` includes a trial at the rate `peak`.
         peak_steps: First steps at the peak rate (`steps_at_peak`); [] if not measured.
     """
 
@@ -179,7 +180,10 @@ class ShortRun:
         return found
 
     def at_rate(self, rate: float) -> FirstStep:
-        """Return the trial of the first step at `rate`. A trial at this rate must exist."""
+        """Return the trial of the first step at `rate`.
+
+        `first_steps` must contain a trial at `rate`.
+        """
         return next(t for t in self.first_steps if math.isclose(t.learning_rate, rate))
 
 
@@ -200,8 +204,8 @@ def short_run(
 ) -> ShortRun:
     """Take and measure the first `steps` steps (at least 1) of training.
 
-    The task must be prepared. Pass the result of `initial_model` as `model`; it is trained in
-    place. The first step is also tried at `rates` and at the peak rate, unless `rates` is ().
+    The task must be prepared. `model` must be a result of `initial_model`, and is trained in place.
+    The first step is also tried at `rates` and at the peak rate, unless `rates` is ().
 
     Raises:
         ValueError: If the model has no stack, or no learning rate is set.
@@ -249,8 +253,8 @@ def steps_at_peak(
 ) -> list[StepReading]:
     """Take and measure the first steps of training at a constant rate, the schedule's peak rate.
 
-    At a constant rate, effects of the peak rate appear early. They are stronger than after a
-    warm-up.
+    At a constant rate, effects of the peak rate appear early. The effects are stronger than at the
+    same rate after a warm-up.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

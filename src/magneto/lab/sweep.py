@@ -1,4 +1,4 @@
-"""Execution of a grid. Its cells are independent runs, and a stopped run can resume.
+"""Execution of a grid. The cells of a grid are independent runs, and a stopped run can resume.
 
 Workers are processes on this machine or jobs on a cluster. A worker locks a cell before it runs the
 cell. Any number of workers can share the folder, also on several machines.
@@ -61,10 +61,10 @@ def check_weights_first(recipe: Recipe) -> None:
     """Check that a model's weights fit in the memory of one process, before data are read.
 
     A task that a user wrote is not checked here, because its sizes may depend on the data.
-    `magneto.training.model.check_memory` checks such a task after its data are read.
+    `magneto.training.model.check_memory` checks a user's task after the data are read.
 
     Raises:
-        ValueError: If the weights do not fit. The message names what to reduce.
+        ValueError: If the weights do not fit. The error message says what to reduce.
     """
     if ":" in recipe.task:
         return
@@ -75,10 +75,10 @@ def check_weights_first(recipe: Recipe) -> None:
 
 
 def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
-    """Return a recipe's prepared task. Its training must fit in the memory of one process.
+    """Return a recipe's prepared task. Training must fit in the memory of one process.
 
     Raises:
-        ValueError: If it does not fit.
+        ValueError: If training does not fit in the memory.
     """
     check_weights_first(recipe)
     task = recipe.build_task()
@@ -107,7 +107,7 @@ def work(
 ) -> int:
     """Lock and run cells until all cells are finished, including those of other workers.
 
-    The worker stops when `orphaned()` is true, which says that the parent process has ended.
+    The worker stops when the parent process has ended, that is, when `orphaned()` is true.
 
     Returns:
         The number of cells that this worker ran.
@@ -178,16 +178,16 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Evaluate a run, and stop it with this score if it has learned (see `is_behind`).
+    """Evaluate a run that `is_behind`. If the run has learned, stop the run with this score.
 
-    A run that has not learned so far continues, because its outcome counts for its rate.
+    A run that has not learned yet continues, because a failed run changes the result of its rate.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)
     score = metrics.get(judge.metric)
     if score is not None and math.isfinite(score) and judge.beats_baseline(score):
         state.metrics = metrics
-        reason = f"stopped at step {state.step}, as two other rates are better by more than noise"
+        reason = f"stopped at step {state.step}, as two other rates are significantly better"
         state.stop = Stop("finished", reason)
 
 

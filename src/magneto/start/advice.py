@@ -1,7 +1,7 @@
 """Advice for a source: facts about its data, a derived recipe, and baselines.
 
 Each summary reads the data of a task with the starting recipe, and trains nothing. The derived
-model input has the smallest size that keeps the examples recognisable.
+recipe uses the smallest input at which examples are still recognisable.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def parallel_text(task: Any, given: Given) -> DataSummary:
 
 @dataclass(frozen=True)
 class Guide:
-    """Analysis for one task. `trivial` says what `Task.baseline` predicts."""
+    """Analysis for one task. `trivial` describes the prediction behind `Task.baseline`."""
 
     summarise: Summarise
     baseline: Baseline | None = None

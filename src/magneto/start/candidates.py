@@ -64,7 +64,7 @@ def candidates(source: str) -> list[Candidate]:
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
-        ValueError: If no task fits. The message says what was found.
+        ValueError: If no task fits. The error message describes the data that were found.
     """
     found = parse_source(source)
     if found.kind == "builtin":
@@ -163,7 +163,10 @@ def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
 
 
 def parallel_files(files: Iterable[Path]) -> list[str]:
-    """Return the languages of the first group of files STEM.LANGUAGE[.txt]."""
+    """Return the languages of the first group of files with one stem.
+
+    The names are STEM.LANGUAGE or STEM.LANGUAGE.txt.
+    """
     from magneto.translation.text import aligned_files
 
     endings = ((unpacked_name(path).removesuffix(".txt").rpartition(".")[2], path)

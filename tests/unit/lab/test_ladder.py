@@ -442,7 +442,7 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
     assert prediction["rows"]["pre"]["loss"]["value"] < prediction["rows"]["sub"]["loss"]["value"]
     lines = answer("width", 512, prediction, {"pre": [], "sub": []})
     assert "Sub-LN has the lowest loss" in lines[0] and "Possibly as good: Pre-LN" in lines[1]
-    assert "opposite orders" in " ".join(limitations("width", 512, rungs, prediction))
+    assert "opposite order" in " ".join(limitations("width", 512, rungs, prediction))
     rows = prediction["rows"]
     rows["pre"]["loss"] = {**rows["sub"]["loss"], "value": 1.1 * rows["sub"]["loss"]["value"]}
     for low, claim in ((-0.1, "Possibly as good: Pre-LN"), (0.05, "Worse: Pre-LN")):

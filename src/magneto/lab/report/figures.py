@@ -58,7 +58,10 @@ class Mark:
 def begin_plot(
     name: str, size: tuple[float, float], title: str, marks: Mapping[Series, Sequence[Mark]]
 ) -> Plot:
-    """Begin a figure. If there are failures, a strip above it shows their marks."""
+    """Begin a figure.
+
+    If there are failures, a strip above the figure shows a mark for each failure.
+    """
     rows = [(row, found) for row, found in marks.items() if found]
     if not rows:
         return Plot(name, size, title=title)
@@ -96,7 +99,10 @@ def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> Non
 
 
 def log_x(axes: Axes, ticks: Sequence[float], label: str, margin: float | None = None) -> None:
-    """Set a logarithmic x axis with ticks at `ticks`, or at powers of ten for more than eight."""
+    """Set a logarithmic x axis with ticks at `ticks`.
+
+    More than eight ticks become powers of ten.
+    """
     axes.set_xscale("log")
     axes.set_xlabel(label)
     if margin:
@@ -148,7 +154,7 @@ def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]
 
 
 def _shift(rates: Sequence[float], position: float, count: int) -> float:
-    """Return the factor of x that separates the markers of placements at the same rate."""
+    """Return a factor for x, so that markers of placements at the same rate do not overlap."""
     gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
     return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
 
@@ -163,8 +169,8 @@ def _draw_score(
 ) -> None:
     """Draw the scores of one placement.
 
-    A full marker is at a rate at which every seed learned, and a hollow marker at a rate at which
-    only some learned. The line joins neighbouring full markers.
+    A full marker means that every seed learned at the rate. A hollow marker means that only some
+    seeds learned. The line joins neighbouring full markers.
     """
     shown = [(rate, group) for rate, group in zip(rates, groups, strict=True) if group.scores]
     if not shown:
@@ -207,10 +213,10 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return a reference value and its name, or None.
+    """Return a reference value and the value's name, or None without a reference value.
 
-    The value is the trivial baseline. Without a baseline, the value is the median initial loss if
-    the metric is the loss.
+    The reference is the trivial baseline. Without a baseline, the reference for a loss is the
+    median initial loss.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
@@ -227,7 +233,8 @@ def _draw_reference(
 ) -> tuple[float, float]:
     """Draw a line at the reference, and return new limits of the y axis.
 
-    If the reference is far away, a text at the frame replaces the line, and the limits stay.
+    If the reference is far away, a text at the frame replaces the line, and the limits do not
+    change.
     """
     bottom, top = min(low, value), max(high, value)
     style: dict[str, Any] = {
@@ -249,7 +256,7 @@ def _draw_reference(
 def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], reading: str) -> Plot:
     """Draw the change of the output by one SGD step against depth, relative to the smallest depth.
 
-    With the reading "label", dashed lines show the theory's bound.
+    If `reading` is "label", dashed lines show the theory's bound.
     """
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit (dashed: bound)" if reading == "label" else "output"
@@ -327,7 +334,7 @@ def with_curves(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def curve_kind(cells: Rows) -> str:
-    """Return "training" or "validation" if all curves show that loss, else ""."""
+    """Return the loss that all curves show, "training" or "validation"; "" if the losses differ."""
     kinds = {cell.get("curve_of", "training") for cell in cells}
     return kinds.pop() if len(kinds) == 1 else ""
 
@@ -383,7 +390,7 @@ def divergence_marks(cells: Rows) -> list[Mark]:
 def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
     """Return the steps and losses of about `CURVE_POINTS` points of a curve.
 
-    Losses that are not finite are all kept, as nan.
+    Every loss that is not finite is kept as nan.
     """
     every = max(len(curve) // CURVE_POINTS, 1)
     rows = [(int(step), finite(loss)) for step, loss in curve]

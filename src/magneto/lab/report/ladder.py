@@ -44,7 +44,10 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page. `name` is its anchor, and `note` is the text below its table."""
+    """A section of the page.
+
+    `name` is the section's anchor, and `note` is the text below the table.
+    """
 
     name: str
     heading: str
@@ -80,13 +83,13 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
         ("rate", "Learning rate", RATES,
          "The best rate is the vertex of a parabola in the logarithm of the rate, with a bootstrap "
          "interval over seeds. Every run learned from the best rate up to the largest stable rate. "
-         "Intervals are 80 % intervals. A forecast's interval is for the measured value, not for "
-         "the fitted law."),
+         "Intervals have a probability of 80 %. A forecast's interval is for the measured "
+         "value, not for the fitted law."),
         ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
          "Sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus "
-         "the smallest loss (arXiv 2309.14322). It is measured with the first seed, over the "
-         "range of rates that was tested at all sizes."),
+         "the smallest loss (arXiv 2309.14322). Sensitivity is measured with the first seed, over "
+         "the range of rates that was tested at all sizes."),
         ("trouble", "First expected failure", MEASURED,
          "Each value is the largest over a few steps (the smallest for the gradient) at the best "
          "tested rate, as geometric mean over seeds. The update over the theory's bound is the "
@@ -165,8 +168,8 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
     """Compare the first row with each other row, over the rows that learned at every size.
 
     Yields:
-        The first row's name, the other row's name, the gap at each size, and the law of the gap. A
-        gap is log(loss of the other row / loss of the first row).
+        The names of both rows, the gap at each size, and the fitted law of the gap. A gap is
+        log(loss of the other row / loss of the first row).
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
@@ -177,7 +180,7 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield a table line for each other row: its loss relative to the first row, and the trend."""
+    """Yield a line with relative loss and trend for each row except the first."""
     for first, row, measured, law in gaps(found):
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
@@ -256,7 +259,10 @@ def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: 
 
 
 def ends(value: Any) -> tuple[float, float, float]:
-    """Return a value and the ends of its interval; both are the value if its error is unknown."""
+    """Return a value and the ends of the interval.
+
+    Without a known error, both ends equal the value.
+    """
     if not isinstance(value, Mapping):
         return value, value, value
     if value.get("low"):

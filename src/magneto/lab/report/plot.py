@@ -1,9 +1,10 @@
 """Style of figures, and their formats: SVG in a page or a file, and PDF.
 
 A placement has the same colour, marker and dash in all figures and tables. The colours were chosen
-by a search. Every pair differs by more than 12 in CIEDE2000 with any colour vision, and each colour
-has a contrast of at least 3 with its page. A test checks the differences and the contrasts. Figures
-are drawn in the colours of light pages. On dark pages the style sheet replaces these colours.
+by a search. With any colour vision, each pair of colours has a CIEDE2000 difference above 12. Each
+colour has a contrast of at least 3 with the page. A test checks the differences and the contrasts.
+Figures are drawn in the colours of light pages. On dark pages the style sheet replaces the light
+page's colours.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from magneto.figures import save
 
 COORDINATE = re.compile(r"-?\d+\.\d{3,}")
 SOLID = ()
-"""Dash pattern of a line without dashes."""
+"""Dash pattern of a solid line."""
 STYLE: dict[Any, Any] = SHARED | {"axes.grid": True, "axes.facecolor": "none"}
 # Sizes of a legend in inches: letter of a title, line with spaces, row.
 LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
@@ -143,7 +144,7 @@ class Plot:
         self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
-        """Assign artists to a series. A reader who hides the series hides the artists."""
+        """Assign artists to a series. If a reader hides the series, the artists are hidden too."""
         self._shown[series.index] = series
         for artist in artists:
             self._groups += 1
@@ -172,7 +173,7 @@ class Plot:
         return self
 
     def pdf(self) -> bytes:
-        """Return the figure as PDF. This is slow, because fonts are embedded."""
+        """Return the figure as PDF. Embedded fonts make the conversion slow."""
         return save(self.figure, "pdf", self.name)
 
     def _legend(self) -> None:

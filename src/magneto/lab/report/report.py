@@ -59,8 +59,8 @@ def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool
     """Write the report of a comparison: page, text, tables and figures. Return the page's path.
 
     Args:
-        comparison: Result of `comparison.collect`. The result of `comparison.measure` may be added
-            under "measured". Runs may have no result yet.
+        comparison: Result of `comparison.collect`. The key "measured" may hold the result of
+            `comparison.measure`. Runs may have no result yet.
         directory: Output folder. Each file is written atomically.
         downloads: Whether to write figures and curves as files, with links in the page.
     """
@@ -152,7 +152,10 @@ def script_json(drawings: Sequence[Plot]) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table. `key` is its sort key in the column; None sorts last."""
+    """One entry of a table.
+
+    `key` is the value by which the column sorts the entry; None sorts last.
+    """
 
     text: str
     key: float | str | None = None
@@ -178,7 +181,10 @@ def counted(values: Sized, name: str) -> str:
 
 
 def seeds_text(comparison: Mapping[str, Any]) -> str:
-    """Return the number of seeds in words, with a larger number near best rates in brackets."""
+    """Return the number of seeds as text.
+
+    Brackets give the number near best rates if that number is larger.
+    """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
     more = f" ({len(near)} at each row's best rate and its neighbours)"
@@ -186,9 +192,9 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 
 
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each row that learned at no rate: the probe's findings of failure.
+    """Return one sentence for each row that learned at no rate.
 
-    The probe ran at the smallest learning rate.
+    The sentence lists failures that the probe found. The probe ran at the smallest learning rate.
     """
     reasons = (comparison.get("measured") or {}).get("reasons", {})
     rate = rate_text(min(map(float, comparison["learning_rates"])))
@@ -283,7 +289,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return table rows: growth with depth of the change by one SGD step, and of its bound."""
+    """Return table rows: how the change by one SGD step grows with depth, and the bound."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
