@@ -6,8 +6,8 @@ inferred from the weights.
 
 BEiT-3's tensors have the names in unilm's beit3/modeling_finetune.py. `mlm_head` and `mim_head` are
 names in the pre-trained weights. In tensor names, "A" means vision and "B" means language. The
-first two rows of position tables are unused. An image classifier's language tensors are ignored. For
-BEiT-3 in timm, see the module `timm`.
+first two rows of position tables are unused. An image classifier's language tensors are ignored.
+For BEiT-3 in timm, see the module `timm`.
 """
 
 from __future__ import annotations
