@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -17,7 +18,7 @@ from magneto.cli import main
 from magneto.commands.compare import link_best
 from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep
-from magneto.lab.sweep import best_cell, delete_weights, is_behind, work
+from magneto.lab.sweep import best_cell, delete_weights, end_if_learned, is_behind, work
 from tests.commands import answer, printed, spelt, started, wait_until, written_at
 
 pytest.importorskip("sklearn")
@@ -233,6 +234,22 @@ def test_cluster_runs_the_same_cells(tmp_path: Path, capsys) -> None:
     pytest.importorskip("submitit")
     words = [*command(tmp_path / "grid"), "--cluster", "local"]
     assert answer(capsys, *words, "--jobs", "1")["complete"]
+
+
+@pytest.mark.parametrize(("score", "ended"), [(2.9, True), (2.99, False), (math.nan, False)])
+def test_a_run_behind_is_stopped_if_it_has_learned(
+    score: float, ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its baseline on three batches is 3, which it must beat by 2 %."""
+    monkeypatch.setattr("magneto.lab.sweep.run_evaluation", lambda state: {"loss": score})
+    task = SimpleNamespace(primary_metric="loss", higher_is_better=False,
+                           baseline=lambda limit: {"loss": float(limit)})  # fmt: skip
+    config = SimpleNamespace(evaluate_limit=3)
+    state: Any = SimpleNamespace(task=task, config=config, step=7, stop=None, metrics={})
+    end_if_learned(state)
+    assert (state.metrics, state.stop and state.stop.status) == (
+        ({"loss": 2.9}, "finished") if ended else ({}, None)
+    )
 
 
 def test_a_run_that_can_not_be_best_is_behind(tmp_path: Path) -> None:

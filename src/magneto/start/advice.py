@@ -219,7 +219,7 @@ def images_with_words(column: str) -> Summarise:
         size = int(np.clip(vocabulary_size(sum(map(len, words))), 512, 2048))
         options = {**seen.options, "model.channels": 3, "data.vocab_size": size,
                    "model.max_length": derive_length(lengths, longest)}  # fmt: skip
-        lines = (f"{column}s", words_in(words))
+        lines = (f"{column.removesuffix('s')}s", words_in(words))
         facts = [split_sizes(len(train), len(held), "row"), *seen.facts, lines]
         return DataSummary(facts, options, seen.remarks)
 
@@ -271,8 +271,8 @@ GUIDES = {
         baselines.statement_alone,
         "always the majority",
     ),
-    "image-captioning": Guide(images_with_words("text"), trivial="always one caption"),
-    "image-text-retrieval": Guide(images_with_words("text"), trivial="chance"),
+    "image-captioning": Guide(images_with_words("captions"), trivial="always one caption"),
+    "image-text-retrieval": Guide(images_with_words("captions"), trivial="chance"),
 }
 
 

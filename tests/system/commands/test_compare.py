@@ -110,6 +110,10 @@ def test_runs_on_changed_data_do_not_join(
              "sub", "--lrs", "1e-3", *more.split(),
              *spelt({**SMALL, "model.max_length": 16, "model.heads": 4})]  # fmt: skip
     printed(capsys, *given)
+    if command == "ladder":
+        about = read_object(out / "rungs" / "width-8" / "rung.json")
+        assert (about["metric"], about["higher_is_better"], about["steps"]) == ("accuracy", True, 2)
+        assert 0.5 < about["baseline_loss"] < 1 and len(about["updates"]["sub"]) == 3
     table.write_text("\n".join(["text,label", *rows, "another text,odd"]))
     for words in others:
         before = (out / file).read_bytes(), {*out.rglob("cells/*")}
@@ -117,6 +121,11 @@ def test_runs_on_changed_data_do_not_join(
         assert "changed after the run began" in line
         assert ((out / file).read_bytes(), {*out.rglob("cells/*")}) == before
         shutil.rmtree(out / "rungs" / "width-16", ignore_errors=True)
+
+
+def test_fields_of_the_grid_are_read_from_the_last_one() -> None:
+    fields = compare.other_fields([("model.layers", ["1", "2"]), ("model.width", ["8"])], {})
+    assert list(fields.items()) == [("model.width", ["8"]), ("model.layers", ["1", "2"])]
 
 
 @pytest.mark.parametrize("word", ["=1", "mem_gb"])

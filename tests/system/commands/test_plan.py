@@ -155,7 +155,13 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
     assert found["seconds"] == pytest.approx(50 * found["seconds_per_step"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
     words = printed(capsys, *WORDS, "--data", rows)
-    for each in ("parameters", "50 of 8 examples each", "GB", "no run was written"):
+    for each in (
+        "parameters",
+        "50 of 8 examples each",
+        "400, 8 per step",
+        "GB",
+        "no run was written",
+    ):
         assert each in words
 
 

@@ -25,6 +25,8 @@ def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.Mon
     text = Path(output["page"]).read_text()
     accuracy = json.loads((digits_run / "result.json").read_text())["metrics"]["accuracy"]
     assert f"validation accuracy: {accuracy:.4g} (trivial baseline: " in text
+    best = json.loads((digits_run / "result.json").read_text())["best"]
+    assert f"Best accuracy: {best['value']:.4g} at step {best['step']}." in text
     assert "Status: finished at step 6" in text
     assert str(tmp_path) not in text and "Data problems" not in text
     assert len(read) == 1

@@ -7,7 +7,13 @@ import pytest
 
 from magneto.files import write_json
 from magneto.lab import comparison
-from magneto.lab.comparison import environments, measure, with_more_seeds, without_places
+from magneto.lab.comparison import (
+    collect,
+    environments,
+    measure,
+    with_more_seeds,
+    without_places,
+)
 from magneto.lab.grid import (
     PLACEMENT,
     RATE,
@@ -50,6 +56,9 @@ def test_the_best_rate_and_its_neighbours_get_the_seeds(tmp_path: Path) -> None:
     assert len(grown.cells()) == 8 + 10
     fill(tmp_path, grown)
     assert with_more_seeds(tmp_path, grown, [1, 2, 3]) == grown
+    found = collect(tmp_path, grown, "magneto compare")
+    assert (found["seeds"], found["seeds_near_best"], len(found["cells"])) == ([1], [2, 3], 18)
+    assert found["summary"][1]["best_learning_rate"] == 1.0 and found["metric"] == "accuracy"
     open_sweep(tmp_path / "out", grown)
     assert open_sweep(tmp_path / "out", SWEEP) == grown == read_sweep(tmp_path / "out")
     wider = replace(SWEEP, grid={**GRID, SEED: [1, 2, 3]})

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.lab import diagnosis
-from magneto.lab.coordinates import FLAT, HEAD, Coordinate, measure_coordinates, outputs
+from magneto.lab import coordinates, diagnosis
+from magneto.lab.coordinates import (
+    FLAT,
+    HEAD,
+    Coordinate,
+    draw_coordinates,
+    measure_coordinates,
+    outputs,
+)
 from magneto.lab.diagnosis import run_trial
 from magneto.lab.short_run import (
     ShortRun,
@@ -50,9 +57,10 @@ def test_it_takes_the_steps_that_training_takes(small: Small, tmp_path: Path) ->
 
 
 def test_first_steps(small: Small) -> None:
-    run = run_of(small(), 1)
+    run = run_of(small(model__dropout=0.2), 1)
     start, *tries = run.first_steps
     assert (start.learning_rate, start.moved) == (0.0, 0.0)
+    assert len({tried.loss for tried in run.first_steps}) > len(tries) / 2
     rates = [tried.learning_rate for tried in tries]
     assert rates == sorted(rates) and 3e-3 in rates, "the peak is among them"
     moved = [tried.moved for tried in tries if tried.learning_rate < 1e-4]
@@ -107,7 +115,7 @@ def test_it_stops_when_the_time_is_over_and_says_what_is_missing(small: Small) -
     assert found.steps <= 3 and found.of_steps == 10**6, "no time: hardly a step"
     assert found.baseline is not None and found.score is not None and found.threshold is not None
     assert found.score > found.threshold and "does not beat the trivial baseline" in found.reason
-    assert f"trivial baseline {found.baseline:.4g}" in found.text
+    assert f"trivial baseline {found.baseline:.4g}" in found.text and 0 <= found.seconds < 60
     wild = small(training__steps=10**6, training__learning_rate=3.0, training__warmup_steps=0,
                  training__log_every=10)  # fmt: skip
     found = run_trial(wild, 1e-9)
@@ -160,6 +168,8 @@ def test_changes_grow_with_the_width_but_not_by_maximal_update_parametrisation()
     )
     names = ["encoder.layers.0", "encoder.layers.1", "encoder", HEAD]
     assert [each.name for each in plain] == [each.name for each in scaled] == names
+    # The final norm keeps an RMS of 1; the change is of values, not of this RMS.
+    assert plain[2].initial[16] == pytest.approx(1, abs=0.01) and plain[2].change[16] > 0.1
     for one, other in zip(plain[:2], scaled[:2], strict=True):
         assert one.exponent > 0.3 and abs(other.exponent) < FLAT
         assert one.initial[16] == other.initial[16] and one.change[16] == other.change[16]
@@ -168,11 +178,28 @@ def test_changes_grow_with_the_width_but_not_by_maximal_update_parametrisation()
 def test_outputs_are_without_dropout_and_include_a_head_that_the_loss_does_not_call(
     small: Small,
 ) -> None:
-    made = small(model__dropout=0.5)
+    accumulated = {"training__batch_size": 16, "training__gradient_accumulation_steps": 2}
+    made = small(model__dropout=0.5, **accumulated)
     task = made.build_task()
     task.prepare()
     model = initial_model(task, made.training, made.seed).train()
     piece = first_piece(task, made.training, made.seed)
     first, second = (outputs(task, model, piece) for _ in range(2))
     assert all(torch.equal(value, second[name]) for name, value in first.items())
-    assert first[HEAD].shape[-1] == model.head.out_features and model.training
+    assert model.training and torch.equal(first[HEAD], model.head(first["decoder"]))
+    assert len(first["decoder"]) == 2, "a quarter of a micro-batch of eight"
+
+
+def test_changes_are_drawn_over_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Coordinate(name, {}, {16: 1.0, 64: end}) for name, end in (("0", 2.0), (HEAD, 5.0))]
+    drawn: list[Any] = []
+    monkeypatch.setattr(coordinates, "as_svg", lambda figure: drawn.append(figure) or "an SVG")
+    assert draw_coordinates(found, 7) == b"an SVG"
+    [axes] = drawn[0].axes
+    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
+    assert lines == [([16, 64], [1.0, 2.0]), ([16, 64], [1.0, 5.0])]
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [
+        ("0", (64, 2.0)),
+        (HEAD, (64, 5.0)),
+    ]
+    assert axes.get_xscale() == axes.get_yscale() == "log" and "after 7 steps" in axes.get_ylabel()

@@ -10,7 +10,15 @@ import pytest
 
 from magneto.lab.probe import LayerReading
 from magneto.lab.short_run import FirstStep, ShortRun, StepReading
-from magneto.lab.verdict import LEVELS, THRESHOLDS, Threshold, judge, kept_share
+from magneto.lab.verdict import (
+    LEVELS,
+    THRESHOLDS,
+    Threshold,
+    judge,
+    kept_share,
+    move_at,
+    percent,
+)
 
 CALIBRATION = Path(__file__).parents[3] / "benchmarks" / "results" / "probe-calibration.csv"
 
@@ -88,6 +96,9 @@ def test_the_first_step_is_judged_at_the_peak_rate() -> None:
     assert finding(warming, "moved")[:2] == ("sound", 1.0)
     assert finding(warming, "update")[:2] == ("sound", 1e-2)
     assert "a rate of 0.001 changes it by 10 %" in finding(made, "moved")[2]
+    assert move_at(TRIES, 1e-3) == pytest.approx(0.1) and move_at(TRIES, 1.0) is None
+    shown = [percent(share) for share in (0.00126, 0.5, 0.99876, 0.999999, 1.0, 12.345)]
+    assert shown == ["0.13 %", "50 %", "99.88 %", "99.9999 %", "100 %", "1234 %"]
     tries = [*TRIES, FirstStep(1.0, 30.0, 3.0, 5.0)]
     wild = replace(made, first_steps=tries, peak=1.0)
     assert finding(wild, "update")[:2] == ("not decided", 5.0)
@@ -108,18 +119,24 @@ def test_steps_at_the_peak_rate() -> None:
 
 def test_gradients_and_attention() -> None:
     other = replace(layer(0), name="encoder.layers.0")  # a stack whose norms are alike
-    found = finding(run(layer(1, gradient_norm=200.0), other), "imbalance")
-    assert found[:2] == ("not decided", 200.0)
+    middle, top = layer(1, gradient_norm=200.0), layer(2, gradient_norm=50.0)
+    found = finding(run(middle, top, other), "imbalance")
+    assert found[:2] == ("not decided", 200.0) and "(1 in the first layer, 50 in the" in found[2]
     assert finding(run(layer(1, gradient_norm=0.0)), "imbalance")[:2] == ("not decided", math.inf)
-    found = finding(run(layer(1, entropy_share=0.01, attention_logit_max=90.0)), "attention")
-    assert found[0] == "not decided" and "decoder.layers.1" in found[2] and "90" in found[2]
+    bad = {"entropy_share": 0.01, "attention_logit_max": 90.0, "activation_max": 4e4}
+    steps = [run(layer(1)).steps[0], run(layer(1, **bad)).steps[1]]
+    level, value, text = finding(replace(run(layer(1)), steps=steps), "attention")
+    assert (level, value) == ("not decided", 0.01) and "90" in text
+    assert "(decoder.layers.1, step 2)" in text
+    level, value, text = finding(replace(run(layer(1)), steps=steps), "range")
+    assert value == 4e4 and text.startswith("at step 2, decoder.layers.1: ")
 
 
 def test_range_and_loss() -> None:
     level, value, text = finding(run(layer(1, activation_max=4e4)), "range")
     assert (level, value) == ("not decided", 4e4) and "decoder.layers.1" in text and "fp16" in text
     assert finding(run(layer(1, activation_max=2e38)), "range")[0] == "likely to fail"
-    assert finding(run(layer(1), losses=(8.0, 13.0)), "loss")[0] == "likely to fail"
+    assert finding(run(layer(1), losses=(8.0, 13.0)), "loss")[:2] == ("likely to fail", 13.0)
     assert finding(run(layer(1), losses=(8.0, math.nan)), "loss")[0] == "likely to fail"
 
 

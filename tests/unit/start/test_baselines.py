@@ -10,15 +10,27 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from magneto.data.problems import Counts
 from magneto.recipe import load_recipe
+from magneto.start import advice
 from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
 from magneto.start.baselines import (
     bag_of_words,
     colour_and_place,
     interpolated_nats,
+    n_grams,
     statement_alone,
 )
-from tests.unit.vision.image_files import write_pairs
+from tests.unit.vision.image_files import encoded, photo, write, write_pairs
+
+
+class Part(dict):
+    """Columns of a table by name."""
+
+    values, columns = dict.__getitem__, property(dict.keys)
+
+    def __len__(self) -> int:
+        return len(next(iter(dict.values(self))))
 
 
 def test_n_grams_are_witten_and_bells() -> None:
@@ -42,6 +54,11 @@ def test_n_grams_are_witten_and_bells() -> None:
     nats = -np.mean([math.log(chance(tuple(asked[max(0, i - 2) : i + 1]))) for i in range(40)])
     assert interpolated_nats(train, asked, size) == pytest.approx(nats)
     assert interpolated_nats(train, train, size) < interpolated_nats(train, train, size, 1)
+    text = SimpleNamespace(train=SimpleNamespace(tokens=train.tolist()),
+                           validation=SimpleNamespace(tokens=asked.tolist()))  # fmt: skip
+    task = SimpleNamespace(text=text, vocabulary=lambda: size, summarise=lambda sums, _: sums)
+    [(_, sums)] = n_grams(task)
+    assert sums["loss"] / sums["count"] == pytest.approx(nats)
 
 
 def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path) -> None:
@@ -61,9 +78,6 @@ def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path)
 
 
 def test_words_of_statements_are_learned_from_training_alone() -> None:
-    class Part(dict):
-        values = dict.__getitem__
-
     train = Part(statement=["a red one", "a blue one"] * 9, truth=[True, False] * 9)
     held = Part(statement=train["statement"], truth=[False, True] * 9)
     task = SimpleNamespace(splits=SimpleNamespace(train=train, validation=held))
@@ -98,6 +112,65 @@ def test_numbers_far_from_units_and_few_examples_are_remarked_on() -> None:
         [line] = badly_scaled(far)
         assert f"{far.mean():.4g}" in line and f"{far.std():.4g}" in line
     assert not small_validation_set(200) and "up to 0.10" in small_validation_set(25)[0]
+
+
+def test_texts_and_recordings_are_counted() -> None:
+    documents = {"train": ["ab" * 100_000, "c" * 4800], "validation": ["d"]}
+    found = advice.running_text(SimpleNamespace(documents=documents.get), {})
+    assert found.options == {"data.vocab_size": 1024}, "a token for 200 characters"
+    assert found.facts[0] == ("documents", "2 for training, 1 for validation")
+    assert found.facts[1] == ("text", "204,800 characters for training, vocabulary 1,024")
+    train = Part(seconds=np.array([1800.0, 5400.0, 10800.0]), text=["a b", "a", "c d a b b b"])
+    speech = SimpleNamespace(splits=SimpleNamespace(train=train, validation=[1, 2]))
+    assert advice.recordings(SimpleNamespace(speech=speech), {}).facts == [
+        ("recordings", "3 for training, 2 for validation"),
+        ("sound", "5.00 hours for training, 5400.0 s (median), 10800.0 s at most"),
+        ("words", "2 words (median), 6 at most; 4 distinct"),
+    ]
+    text = SimpleNamespace(
+        directions=[("en", "de"), ("de", "en")], describe=lambda name: [name, "y"]
+    )
+    task: Any = SimpleNamespace(text=text, data_config=SimpleNamespace(source="x"))
+    assert advice.parallel_text(task, {}).facts == [
+        ("directions", "en to de, de to en"), ("lines", "x; y")]  # fmt: skip
+    train = Part(text=["aaaa bb"] * 2000, pair=["d" * 100] * 2000, label=[100, 300] * 1000)
+    texts = SimpleNamespace(train=train, validation={"a": "x" * 150, "b": "y"}, counts=Counts())
+    for regression, fact, remark in (
+        (True, ("numbers", "100 to 300, 200 on average, standard deviation 100"), "subtract 200 "),
+        (False, ("classes", "2: 100 1,000, 300 1,000"), "with 151 validation examples"),
+    ):
+        config = SimpleNamespace(regression=regression)
+        found = advice.labelled_texts(SimpleNamespace(texts=texts, data_config=config), {})
+        # 107 characters, 2.5 in a token, are 42 tokens and 8 more, rounded up to a multiple of 8.
+        assert found.facts == [("texts", "2,000 for training, 151 for validation"), fact, (
+            "length", "2 words (median), 2 at most; up to 56 tokens, vocabulary 4,096"),
+        ]  # fmt: skip
+        assert found.options == {
+            "data.max_length": 56, "data.vocab_size": 4096, "training.steps": 1000}  # fmt: skip
+        assert found.remarks[0] == advice.FEW_PAIRS and remark in found.remarks[1]
+    counts = advice.class_counts("aaabbcdefgg")
+    assert counts == ("classes", "7: a 3, b 2, g 2, c 1, d 1, e 1, ... f 1")
+
+
+def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:
+    task = SimpleNamespace(splits=images_of(tmp_path / "grey", 8).splits, classes=5)
+    assert advice.plain_images(task, {}).options["model.max_length"] == 16 + 1
+    options = advice.masked_images(task, {}).options
+    assert (options["model.classes"], options["model.stride"]) == (5, 8)
+    for number in range(9):
+        write(tmp_path / f"{number}.png", encoded(photo(number, 8, 12 + number % 2)))
+    rows = [f"{number}.png,{'wordy ' * 6}{number}" for number in range(9)]
+    (tmp_path / "rows.csv").write_text("\n".join(["image,text", *rows]))
+    source = {"data.source": str(tmp_path / "rows.csv")}
+    task = load_recipe("image-captioning/start", source).build_task()
+    found = advice.GUIDES["image-captioning"].summarise(task, {})
+    assert found.facts == [
+        ("rows", "8 for training, 1 for validation"),
+        ("size", "12 x 8 to 13 x 8; read as 8 x 8 in 16 patches"),
+        ("captions", "7 words (median), 7 at most"),
+    ]
+    # 37 characters, two in a token, are 18 tokens and 8 more, rounded up to a multiple of 8.
+    assert [found.options[f"model.{name}"] for name in ("max_length", "channels")] == [32, 3]
 
 
 @pytest.mark.parametrize(("side", "expected"), [(8, (8, 2, 16)), (28, (28, 4, 49)), (1, (1, 1, 1))])

@@ -8,6 +8,7 @@ import pytest
 
 from magneto.lab.outcome import Group, Judge, group_cells
 from magneto.lab.report.figures import (
+    draw_activations,
     draw_curves,
     draw_scores,
     draw_updates,
@@ -16,6 +17,7 @@ from magneto.lab.report.figures import (
 )
 from magneto.lab.report.plot import Plot, series_of
 from tests.unit.lab.invented import assemble, cell, cells
+from tests.unit.lab.report.test_report import comparison
 
 LEARNED, SPLIT = Group((4.0, 4.2), 0, 0, 0), Group((4.0,), 0, 1, 0)
 LOST, SAT = Group((), 0, 2, 0), Group((), 2, 0, 0)
@@ -45,15 +47,50 @@ def test_a_failed_rate_is_not_bridged_in_the_drawing(monkeypatch: pytest.MonkeyP
 
 def test_updates_are_relative_to_the_smallest_depth() -> None:
     updates = [
-        {"placement": "sub", "layers": layers, "seed": 0, "reading": reading,
-         "optimizer": optimizer, "value": value}
+        {"placement": "sub", "layers": layers, "seed": seed, "reading": reading,
+         "optimizer": optimizer, "value": value * (1.01 if seed and layers == 24 else 1)}
         for reading, optimizer, last in (("label", "sgd", 8.0), ("label", "adam", 9.0),
                                          ("output", "sgd", 9.0))
-        for layers, value in ((6, 2.0), (24, last))
+        for layers, value in ((6, 2.0), (24, last)) for seed in (0, 1)
     ]  # fmt: skip
     measured = {"depths": [6, 24], "updates": updates, "bounds": {}}
     (hits,) = draw_updates(measured, series_of(["sub"], {}), "label").hits
-    assert "'6 layers: x 1.00" in str(hits) and "'24 layers: x 4.00" in str(hits)
+    # Ratios of 4 and 4.04: exp(mean of logs -+ 12.706 x log(1.01) / 2).
+    assert "'6 layers: x 1.00" in str(hits)
+    assert "'24 layers: x 4.02 (95 %: 3.77 to 4.28)" in str(hits)
+
+
+def test_numbers_are_drawn_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plot, "finish", lambda plot: plot)
+    known = comparison()
+    series = series_of(known["placements"], {})
+    plot: Any = draw_scores(known, group_cells(known), series)
+    strip, main = plot.axes
+    assert main.get_xlim() == pytest.approx((1e-3 / 1.6, 1.6)) and main.get_xscale() == "log"
+    # From 5.02 to the baseline, 7.8, and a margin of 7 %.
+    assert main.get_ylim() == pytest.approx((5.02 - 0.07 * 2.78, 7.8 + 0.07 * 2.78))
+    places = [line.get_xdata()[0] for line in main.lines if line.get_linestyle() != "None"]
+    factors = [4 ** (0.05 * number) for number in (-1.5, -0.5, 0.5, 1.5)]
+    assert places[:-1] == pytest.approx([1e-3 * factor for factor in factors]), "side by side"
+    assert main.lines[0].get_ydata()[0] == pytest.approx(6.42 - 12.7062 * 0.01), "a 95 % interval"
+    marks = [(line.get_xdata()[0], line.get_ydata()[0], line.get_marker()) for line in strip.lines]
+    assert marks == [(-0.03, 0, "v"), (1e-2, 0, "+"), (1.0, 0, "x"),
+                     (-0.03, 1, "<"), (1e-3, 1, "_"), (1.0, 1, "x")]  # fmt: skip
+    assert strip.get_ylim() == (1.6, -0.6), "the first row is on top"
+    panels: list[Any] = draw_curves(known, series)
+    # The lowest loss is 5.01, and the median of the first losses 7.896.
+    top = 7.896 + 0.35 * (7.896 - 5.01)
+    for panel in panels:
+        assert panel.main.get_ylim() == pytest.approx((5.01 - 0.05 * (top - 5.01), top))
+        assert panel.main.get_xlim() == pytest.approx((0, 210 * 1.02))
+    assert [len(panel.main.lines) for panel in panels] == [8, 8, 6]
+    assert panels[0]._hover[0][2][0] == (10.0, pytest.approx(7.921), "step 10: loss 7.921")
+    layers: Any = draw_activations(known["measured"], series)
+    assert layers._hover[1][2][2] == (3.0, 3.0, "layer 3: RMS 3")
+    assert list(layers.main.lines[1].get_xdata()[:3]) == [1, 2, 3]
+    updates: Any = draw_updates(known["measured"], series, "label")
+    bounds = [line.get_ydata() for line in updates.main.lines if line.get_linestyle() == "--"]
+    assert [*bounds[0], *bounds[1]] == pytest.approx([1, 2, 4, 1, 0.9375, 0.875])
 
 
 def test_marks_say_how_a_rate_failed() -> None:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from magneto.lab.report.plot import ROWS, Series, series_of
+from magneto.lab.report.plot import ROWS, Series, series_of, swatch
 from magneto.theory.placement import PLACEMENTS
 
 PAGES = {"light": "#ffffff", "dark": "#161616"}
@@ -101,6 +101,12 @@ def test_rows_are_told_apart_with_any_colour_vision(theme: str) -> None:
         assert apart or least_distance(a, b, theme) > 12, (a.name, b.name)
     for row in rows:
         assert contrast(getattr(row, theme), PAGES[theme]) >= 3, row.name
+
+
+def test_a_swatch_has_the_dashes_of_its_row() -> None:
+    rows = series_of(["post", "sub"], {})
+    assert "stroke-dasharray: 9 2.7" in swatch(rows["post"])
+    assert "stroke-dasharray: none" in swatch(rows["sub"])
 
 
 def test_every_placement_that_is_compared_has_a_row() -> None:

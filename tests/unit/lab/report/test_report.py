@@ -15,7 +15,13 @@ from magneto.commands.compare import table
 from magneto.lab.outcome import Judge, group_cells
 from magneto.lab.report.figures import draw_scores
 from magneto.lab.report.plot import series_of
-from magneto.lab.report.report import as_markdown, write_report
+from magneto.lab.report.report import (
+    as_markdown,
+    reason_sentences,
+    seeds_text,
+    subtitle,
+    write_report,
+)
 from tests.unit.lab.invented import assemble, cell, cells
 
 JUDGE = Judge("loss", False, 7.8)
@@ -140,6 +146,9 @@ def test_markdown_and_csv(made: Path) -> None:
     assert "| Sub-LN | 5.520 ± 0.127 | **5.020 ± 0.127** | **5.920 ± 0.127** |" in text
     assert "| Post-LN | 0.001 | 6.420 ± 0.127 | 0.001 (2 seeds) | 0.01: 1 of 2 failed |" in text
     assert "| Post-LN | 6.420 ± 0.127 | 6.420 (1 of 2 diverged) |" in text
+    assert "| decoder.layers.12 | 13 | 13 | 13 | 13 |" in text
+    assert "| Sub-LN | × 4.00 (3.50 to 4.50) | × 0.87 |" in text
+    assert "Differences are significant by Welch's t test" in text
     assert "| Keel | did not learn | 5.320 ± 0.127 | 1 of 2 diverged, 1 of 2 did not" in text
     rows = list(csv.DictReader((made / "report.csv").open()))
     assert len(rows) == 24
@@ -153,6 +162,19 @@ def test_markdown_and_csv(made: Path) -> None:
         "placement": "post", "learning_rate": "0.001", "seed": "0", "status": "finished",
         "curve_of": "training", "step": "10", "loss": str(8 + (6.41 - 8) / 20),
     }  # fmt: skip
+
+
+def test_sentences_about_rows_and_seeds() -> None:
+    known = comparison()
+    reasons = {"measured": {"reasons": {"post": ["one", "two"], "keel": []}}}
+    assert reason_sentences(known | reasons) == [
+        "Probe of Post-LN at learning rate 0.001: one; two.",
+        "Probe of Keel at learning rate 0.001: no measurement of its first steps predicts failure.",
+    ]
+    seeds = seeds_text({"seeds": [1], "seeds_near_best": [1, 2, 3]})
+    assert seeds == "1 seed (3 at each row's best rate and its neighbours)"
+    pair = {"config": {"model": {"encoder_layers": 6, "decoder_layers": 3}}}
+    assert subtitle(known | pair).startswith("6 + 3 layers, 4 placements × 3 learning rates × 2 s")
 
 
 def test_a_terminal_shows_the_numbers_of_the_report() -> None:

@@ -58,6 +58,7 @@ def test_a_figure_for_each_name_the_loss_first_and_the_loop_last() -> None:
     assert all(f'data-series="{number}"' in loss.svg for number in (0, 1))
     assert 'data-series="1"' in accuracy.svg and 'data-series="0"' not in accuracy.svg
     assert "baseline" in loss.svg and "baseline" not in accuracy.svg
+    assert list(loss.main.lines[0].get_ydata()) == [2.9, 2.9]
     texts = [text for hit in loss.hits for _, _, text in hit["points"]]
     assert texts == ["step 10: loss 3", "step 20: loss 2.5"]  # what is not finite is no point
 
