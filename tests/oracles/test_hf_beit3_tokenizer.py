@@ -33,6 +33,8 @@ def test_numbers_are_xlm_robertas(tmp_path: Path) -> None:
     ours: Any = load_tokenizer(tmp_path / "tokenizer.model")
     assert (ours.begin, ours.pad, ours.end, ours.mask) == (0, 1, 2, count + 1)
     assert ours.vocab_size == count + 10
+    write_fairseq_order(source, tmp_path / "exact.model", count + 2)
+    assert load_tokenizer(tmp_path / "exact.model").vocab_size == count + 2
     assert ours.inner.unk_id() == 3
     expected = [[n + 1 if n else 3 for n in ids] for ids in theirs.encode(TEXTS)]
     assert ours.encode(TEXTS) == expected and 3 in expected[2]

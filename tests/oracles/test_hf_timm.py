@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("transformers")
 
 from magneto.hf.conversion import load_weight_file, save_weight_file
-from magneto.hf.timm import FORMATS, TABLE
+from magneto.hf.timm import FORMATS, TABLE, head_count
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.models import ImageClassifier
 from tests.oracles.hf_models import same_gradients, shaken
@@ -154,6 +154,7 @@ def test_what_does_not_fit_is_named() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             form.load(vit, HEADS | args)
+    assert [head_count(width, {}) for width in (768, 1280)] == [12, 16]
     with pytest.raises(ValueError, match=r"heads of a model of width 32. Give --config FILE"):
         VIT.load(vit, {})
     with pytest.raises(ValueError, match=r"norm_eps is 0\.0001, but must be 1e-06 or 1e-05"):

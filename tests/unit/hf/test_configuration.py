@@ -1,5 +1,6 @@
 """Configurations for transformers: sizes, placements, problem types and refusals."""
 
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, hf  # noqa: E402
 from magneto.commands.convert import read, write  # noqa: E402
+from magneto.hf.conversion import load_weight_file, write_weights  # noqa: E402
 from magneto.hf.export import wrap  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextClassifierConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextClassifier  # noqa: E402
@@ -78,6 +80,18 @@ def test_an_image_model_can_have_a_new_head(tmp_path: Path) -> None:
     assert load(tmp_path / "again").config.num_labels == 3
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         load(tmp_path, num_labels=3)
+
+
+def test_arguments_that_are_given_precede_those_of_a_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint has them under "args", or since 2021 under "cfg"."""
+    state, args = write_weights(LanguageModel(LanguageModelConfig(**STACK, vocab_size=40)),
+                                "torchscale")  # fmt: skip
+    weights = {f"decoder.{name}": tensor for name, tensor in state.items()}
+    for held in ({"args": Namespace(**args)}, {"cfg": {"model": args}}):
+        torch.save({"model": weights, **held}, tmp_path / "a.pt")
+        given = {"decoder_attention_heads": 4}
+        heads = [load_weight_file(tmp_path / "a.pt", each).config.heads for each in (None, given)]
+        assert heads == [2, 4]
 
 
 def test_a_conversion_keeps_the_problem_type(tmp_path: Path) -> None:

@@ -157,6 +157,12 @@ def test_what_the_harness_cannot_run_is_told_by_its_first_line(
         monkeypatch.setitem(sys.modules, "lm_eval", harness)
         with pytest.raises(ValueError, match=f"cannot run boolq: {message}. Without internet"):
             harness_scores(None, ["boolq"], 0, 1, None)
+    harness = SimpleNamespace(simple_evaluate=Mock(return_value={}))
+    monkeypatch.setitem(sys.modules, "lm_eval", harness)
+    harness_scores("model", ["boolq"], 2, 7, "manager", limit=3)
+    given = harness.simple_evaluate.call_args.kwargs
+    expected = {"fewshot_random_seed": 7, "limit": 3, "num_fewshot": 2, "log_samples": False}
+    assert {name: given[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -213,6 +219,24 @@ def test_a_resized_vocabulary_is_saved_and_loaded(name: str, tied: bool, tmp_pat
     loaded = type(model).from_pretrained(tmp_path).eval()
     assert loaded.core.config.vocab_size == 2000
     assert torch.equal(loaded(**inputs(name)).logits, model(**inputs(name)).logits)
+
+
+def test_a_smaller_vocabulary_has_a_shorter_bias() -> None:
+    model = wrapped("MagnetoForSeq2SeqLM")
+    bias = model.core.logits_bias.normal_().clone()
+    model.resize_token_embeddings(30)
+    assert torch.equal(model.core.logits_bias, bias[:30])
+
+
+def test_the_labels_decide_the_problem() -> None:
+    """Unless the configuration names it: one number, several classes at once, or one class."""
+    classes, several = torch.tensor([0, 2]), torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    for count, labels, loss in (
+        (1, torch.tensor([0.5, 2.0]), lambda logits, labels: F.mse_loss(logits[:, 0], labels)),
+        (3, classes, F.cross_entropy), (3, several, F.binary_cross_entropy_with_logits),
+    ):  # fmt: skip
+        found = wrapped("MagnetoForSequenceClassification", num_labels=count)(IDS, labels=labels)
+        assert found.loss.item() == pytest.approx(loss(found.logits, labels).item(), rel=1e-5)
 
 
 def test_a_directory_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
@@ -292,7 +316,7 @@ def test_retrieval() -> None:
     assert model(image[:1], **text).logits_per_image.shape == (1, 2)
 
 
-def test_captions_need_their_special_tokens() -> None:
+def test_captions_need_their_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     model = wrapped("MagnetoForImageCaptioning")
     with pytest.raises(ValueError, match="configuration needs bos_token_id"):
         model.generate(PIXELS)
@@ -300,17 +324,25 @@ def test_captions_need_their_special_tokens() -> None:
         setattr(model.config, f"{name}_token_id", number)
     written = model.generate(PIXELS, num_beams=1)
     assert len(written) == 2 and not {1, 3} & set(written.flatten().tolist())
+    model.config.pad_token_id, asked = 9, []
+    search = "magneto.vision_language.caption_decoding.CaptionWriter.search"
+    monkeypatch.setattr(search, lambda _, images, how: asked.append(how) or [[5], [6, 7]])
+    assert model.generate(PIXELS, 2, 1.5).tolist() == [[5, 9], [6, 7]]
+    assert (asked[0].beams, asked[0].length_penalty) == (2, 1.5)
 
 
 def test_a_text_without_the_mask_token_is_refused() -> None:
     masked = IDS.clone()
     masked[0, -2] = masked[1, 2] = 3
+    elsewhere = IDS.clone()
+    elsewhere[:, 1] = 3
     for name in ("MagnetoForVisualQuestionAnswering", "MagnetoForVisualReasoning"):
         model, given = wrapped(name, pooling="mask_token"), inputs(name)
         model(**given)  # the configuration has no mask token
         model.config.mask_token_id = 3
-        with pytest.raises(ValueError, match="must have the mask token, 3, before its end"):
-            model(**given)
+        for wrong in (IDS, elsewhere):
+            with pytest.raises(ValueError, match="must have the mask token, 3, before its end"):
+                model(**{**given, "input_ids": wrong})
         assert model(**{**given, "input_ids": masked}).logits.shape[0] == 2
     statements = inputs("MagnetoForVisualReasoning") | {"pixel_values": PIXELS}
     with pytest.raises(ValueError, match=r"\(statements, 2, channels, height, width\), not"):

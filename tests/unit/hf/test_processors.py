@@ -18,7 +18,10 @@ from magneto.hf.export import save_processors, vision_language_assets  # noqa: E
 from magneto.hf.processors import FRAMED, encoder_tokenizer  # noqa: E402
 from magneto.vision.decoding import EncodedPicture, PixelPicture  # noqa: E402
 from magneto.vision.transforms import InputFormat  # noqa: E402
-from magneto.vision_language.config import VisionLanguageConfig  # noqa: E402
+from magneto.vision_language.config import (  # noqa: E402
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+)
 from magneto.vision_language.samples import WholeImage, frame_text  # noqa: E402
 from tests.unit.vision.image_files import encoded, photo  # noqa: E402
 
@@ -97,6 +100,15 @@ def test_texts_are_truncated_and_names_of_files_refused(tmp_path: Path) -> None:
         ids = tokenizer.encode([text])[0]
         assert row[mask.bool()].tolist() == frame_text(ids, tokenizer, 7).tolist()
     assert set(read) == {"input_ids", "attention_mask"}
+    config = QuestionAnsweringConfig(max_length=7, pooling="mask_token")
+    assets = vision_language_assets(config, tokenizer, processor.image_processor, ["no", "yes"])
+    row = assets.processors[0](text=TEXTS[0])["input_ids"][0].tolist()
+    ids = tokenizer.encode(TEXTS[:1])[0]
+    assert row == frame_text(ids, tokenizer, 7, [tokenizer.mask]).tolist()
+    assert assets.values == {
+        "end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad,
+        "mask_token_id": tokenizer.mask, **hf.class_names(["no", "yes"]),
+    }  # fmt: skip
     for named in ("cat.png", ["cat.png"], Path("cat.png")):
         with pytest.raises(TypeError, match=r"Open cat\.png with PIL\.Image\.open"):
             processor(images=named)

@@ -1,6 +1,7 @@
 """Tokenizers in transformers give the tokens of training, and pipelines accept them."""
 
 import random
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ from magneto.data.tokenizer import (  # noqa: E402
     train_bpe,
     train_sentencepiece,
 )
+from magneto.hf.export import ASSETS  # noqa: E402
 from magneto.hf.processors import encoder_tokenizer, transformers_tokenizer  # noqa: E402
 from magneto.hf.processors import translation_tokenizer as for_translation  # noqa: E402
-from magneto.language.config import MaskedLanguageModelConfig  # noqa: E402
+from magneto.language.config import (  # noqa: E402
+    ClassificationDataConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+)
+from magneto.language.labelled_texts import build_input  # noqa: E402
 from magneto.language.models import MaskedLanguageModel  # noqa: E402
 from magneto.translation.prepare import TranslationVocabulary  # noqa: E402
 from tests.unit.hf.kinds import STACK, export_text  # noqa: E402
@@ -77,6 +84,8 @@ def test_special_tokens_in_a_text(ours: Any, tmp_path: Path) -> None:
     cut = len(ours.encode(["The"])[0]), len(ours.encode(["The lazy"])[0])
     ids = made("The <mask> dog.")["input_ids"]
     assert ids == [begin, *whole[: cut[0]], mask, *whole[cut[1] :]]
+    special = made.get_special_tokens_mask(ids, already_has_special_tokens=True)
+    assert special == [int(token in (begin, mask)) for token in ids]
     assert made.decode(ids) == "<s> The<mask> dog."
     assert made.decode(ids, skip_special_tokens=True) == "The dog."
     assert made("The lazy <mask>.")["input_ids"] == [
@@ -105,6 +114,28 @@ def test_tags_of_translation(ours: Any, tmp_path: Path) -> None:
     source = vocabulary.encode_source(["the fox  jumps"], "fr")[0]
     assert made("<2fr> the fox  jumps")["input_ids"] == source
     assert made.decode(source, skip_special_tokens=True).strip() == "the fox  jumps"
+    gap = copy(ours)
+    gap.vocab_size += 1  # the tags would get other numbers
+    assert for_translation(TranslationVocabulary(gap, ("de", "fr")), 32) is None
+
+
+@pytest.mark.parametrize("separator", ["single", "double"])
+def test_a_classifier_reads_pairs_as_in_training(separator: Any, tmp_path: Path) -> None:
+    trained("byte-bpe", tmp_path)
+    how: dict[str, Any] = {"tokenizer": str(tmp_path), "max_length": 30, "separator": separator}
+    data = ClassificationDataConfig(**how, labels=("no", "yes"))
+    assets = ASSETS["text-classification"](TextClassifierConfig(**SIZE, token_types=2), data)
+    text, pair = assets.tokenizer.encode(["the dog", " over"])
+    given = assets.processors[0]("the dog", " over")
+    row, begin, _ = build_input(text, pair, assets.tokenizer, data)
+    assert given["input_ids"] == row
+    assert given["token_type_ids"] == [0] * begin + [1] * (len(row) - begin)
+    assert assets.values["id2label"] == {0: "no", 1: "yes"}
+    number = ASSETS["text-classification"](
+        TextClassifierConfig(**SIZE), ClassificationDataConfig(**how, target="number")
+    )
+    assert (number.values["problem_type"], number.values["num_labels"]) == ("regression", 1)
+    assert "token_type_ids" not in number.processors[0]("a", "b")
 
 
 @pytest.mark.parametrize("kind", ["unigram", "byte-bpe"])
@@ -116,6 +147,9 @@ def test_an_exported_directory_runs_in_a_pipeline(kind: str, tmp_path: Path) -> 
     export_text(masked, ours, tmp_path / "masked", 32, hf.MASKED)
     place = str(tmp_path / "masked")
     pipe = transformers.pipeline("fill-mask", model=place, top_k=3)
+    config = pipe.model.config
+    given = (config.bos_token_id, config.eos_token_id, config.pad_token_id)
+    assert given == (ours.begin, ours.end, ours.pad)
     guesses = pipe("The lazy <mask>.")
     row = pipe.tokenizer("The lazy <mask>.")["input_ids"]
     assert row[0] == ours.begin and pipe.tokenizer.model_max_length == 32

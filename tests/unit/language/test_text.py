@@ -15,6 +15,7 @@ from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import (
     StreamedBlocks,
+    build_tokenizer,
     count_windows,
     derive_length,
     next_token_batch,
@@ -64,6 +65,12 @@ def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
     assert len(prepare_text(config, SILENT).train.tokens) > before
     other = TextDataConfig(source=str(path), tokenizer="bpe", vocab_size=300, max_length=8)
     assert prepare_text(other, SILENT).tokenizer.vocab_size == 300
+    assert prepare_text(replace(other, vocab_size=310), SILENT).tokenizer.vocab_size == 310
+    held = [prepare_text(replace(config, validation_fraction=share), SILENT).validation.tokens
+            for share in (0.05, 0.5)]  # fmt: skip
+    assert len(held[0]) < len(held[1]) / 4
+    for size in (280, 290):
+        assert build_tokenizer("bpe", size, read(path)[0]).vocab_size == size
 
 
 def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -> None:
@@ -73,6 +80,13 @@ def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -
     assert prepare_text(config, SILENT).tokenizer.encode(["zyzzyva"])[0] == before
     path.write_text("\n".join(json.dumps({"text": "zyzzyva " * 50 + str(i)}) for i in range(60)))
     assert len(prepare_text(config, SILENT).tokenizer.encode(["zyzzyva"])[0]) < len(before)
+    # What is held out is the same as without streaming.
+    stream, whole = (
+        prepare_text(replace(config, tokenizer="bytes", streaming=how), SILENT).validation
+        for how in (True, False)
+    )
+    assert stream.tokens.tolist() == whole.tokens.tolist()
+    assert stream.text_bytes == whole.text_bytes
 
 
 def test_validation_from_another_source(tmp_path: Path) -> None:

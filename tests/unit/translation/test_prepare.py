@@ -1,6 +1,7 @@
 """Text is prepared once and counted; groups hold what they may, waste little and miss nothing."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,6 @@ def test_prepared_once_and_anew_when_anything_changes(
     (source / "run").mkdir()
     first.vocabulary.save(source / "run")
     prepare(source, tokenizer="bpe", vocab_size=300, max_ratio=2)
-    prepare(source, tokenizer="bpe", vocab_size=310)
     tokenizer = str(source / "run" / "tokenizer.json")  # the tags are beside it
     again = prepare(source, tokenizer=tokenizer, directions=("de-en",))
     assert again.vocabulary.languages == ("de", "en", "fr")
@@ -90,7 +90,20 @@ def test_prepared_once_and_anew_when_anything_changes(
         for tokenizer in ("bpe", str(source / "run")):
             again = prepare(source, tokenizer=tokenizer, vocab_size=300)
             assert np.array_equal(again.train.tokens, first.train.tokens)
-    assert len([path for path in cache.glob("parallel-*") if not path.is_symlink()]) == 4
+    assert len([path for path in cache.glob("parallel-*") if not path.is_symlink()]) == 3
+
+
+def test_every_change_has_a_cache_of_its_own(source: Path) -> None:
+    config = ParallelDataConfig(source=str(source), tokenizer="bpe", vocab_size=300)
+    changes = {"vocab_size": 310, "max_ratio": 2.0, "max_length": 40, "validation_fraction": 0.1,
+               "validation_limit": 5, "pivot_language": "de", "tokenizer": "bytes"}  # fmt: skip
+    path = prepare_module._cache_path
+    known = {path(replace(config, **{name: value})) for name, value in changes.items()}
+    assert len(known) == len(changes) and path(config) not in known
+    assert path(replace(config, tokenizer_lines=7)) == path(config)  # of SentencePiece alone
+    known.add(path(config))
+    (source / "a.valid.fr").write_text("fr\n")
+    assert path(config) not in known
 
 
 def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path) -> None:

@@ -205,6 +205,8 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         **own, data__text_source=str(tmp_path / "text.txt"), data__validation_fraction=0.5,
         data__text_validation_source=str(tmp_path / "held.txt"),
     )  # fmt: skip
+    text = task._text_config("bytes", 9)
+    assert (text.validation_source, text.validation_fraction) == (str(tmp_path / "held.txt"), 0.5)
     description = task.describe()
     assert "13 training pairs" in description and "1 text of pairs truncated" in description
     stream, model = task.train_stream(12, 1), task.build_model()
@@ -246,6 +248,19 @@ def test_mistakes_are_told() -> None:
         for change in ({"repeats": 2}, {"erasing": 0.5}):
             with pytest.raises(ValueError, match=rf"\b{name}: erasing must be 0"):
                 MaskedDataConfig(**{name: AugmentationConfig(**change)})  # type: ignore[arg-type]
+
+
+def test_images_alone_have_a_source_and_a_share_of_their_own(tmp_path: Path) -> None:
+    """Pixels for k-means are in -1 to 1, whatever the model reads."""
+    write_photos(tmp_path / "alone", 20, 24)
+    data = {"image_source": str(tmp_path / "alone"), "validation_fraction": 0.5,
+            "normalisation": "imagenet"}  # fmt: skip
+    task: Any = model_recipe(
+        **{f"data__{name}": value for name, value in data.items()}
+    ).build_task()
+    counts = [len(part) for part in task.images]
+    assert sum(counts) == 20 and min(counts) > 4
+    assert 0.9 < task.plain_batches()[0]["images"].abs().max() <= 1
 
 
 def test_words_are_masked_as_the_data_section_says() -> None:
