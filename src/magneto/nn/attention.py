@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import FastIdentity, optional_norm, projection, slot_norm
+from magneto.nn.init import Part, identity, optional_norm, projection, slot_norm
 from magneto.nn.position import build_layer_positions
 from magneto.theory.placement import Sublayer
 
@@ -39,17 +39,17 @@ class Attention(nn.Module):
         self.dot_product = DotProductAttention(config.attention_dropout)
         gated = sublayer in row.gated
         width, inner = config.width, config.attention_width
-        self.gate_proj = projection(config, width, [("gate", inner)]) if gated else FastIdentity()
-        self.gate = Gate() if gated else FastIdentity()
+        self.gate_proj: Part = projection(config, width, [("gate", inner)]) if gated else identity
+        self.gate: Part = Gate() if gated else identity
         self.scale_before_out = self._head_scale(config, "before_out")
         self.inside = slot_norm(config, sublayer, "inside", inner)
         self.out_proj = projection(config, inner, [("out", width)])
         self.scale_after_out = self._head_scale(config, "after_out")
 
-    def _head_scale(self, config: TransformerConfig, position: str) -> nn.Module:
+    def _head_scale(self, config: TransformerConfig, position: str) -> Part:
         here = config.row.head_scale == position and self.sublayer == "self_attention"
         width = config.width if position == "after_out" else config.attention_width
-        return HeadScale(config.heads, width // config.heads) if here else FastIdentity()
+        return HeadScale(config.heads, width // config.heads) if here else identity
 
     def heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_width))

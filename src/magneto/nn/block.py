@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from magneto.nn.attention import Cache, CrossAttention, Mask, SelfAttention, self_attention_cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import FastIdentity, projection, slot_norm
+from magneto.nn.init import Part, identity, projection, slot_norm
 from magneto.theory.placement import Depth, Sublayer
 
 
@@ -46,10 +46,10 @@ class Residual(nn.Module):
         self.before = slot_norm(config, sublayer, "before", config.width)
         self.branch = slot_norm(config, sublayer, "branch", config.width)
         self.after = slot_norm(config, sublayer, "after", config.width)
-        self.dropout = nn.Dropout(config.dropout) if config.dropout else FastIdentity()
+        self.dropout: Part = nn.Dropout(config.dropout) if config.dropout else identity
         scale = config.layer_scale
-        self.layer_scale = FastIdentity() if scale is None else LayerScale(config.width, scale)
-        self.drop_path = DropPath(drop_path) if drop_path else FastIdentity()
+        self.layer_scale: Part = identity if scale is None else LayerScale(config.width, scale)
+        self.drop_path: Part = DropPath(drop_path) if drop_path else identity
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Add the sublayer's output y to the residual stream x, both (batch, length, width)."""
@@ -116,7 +116,8 @@ class FeedForward(nn.Module):
         gated = config.activation in GATED
         self.activation = GatedUnit(GATED[config.activation]) if gated else PLAIN[config.activation]
         self.fc1 = projection(config, config.width, [("fc1", inner) for _ in range(1 + gated)])
-        self.activation_dropout = nn.Dropout(config.activation_dropout)
+        dropout = config.activation_dropout
+        self.activation_dropout: Part = nn.Dropout(dropout) if dropout else identity
         self.inside = slot_norm(config, self.sublayer, "inside", inner)
         self.fc2 = projection(config, inner, [("fc2", config.width)])
 

@@ -17,7 +17,7 @@ from magneto.functional.cross_entropy import (
     without_autocast,
 )
 from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding, TextEmbedding, VectorTable
-from magneto.nn.init import NORMAL_STD, FastIdentity, NormalLinear, build_norm
+from magneto.nn.init import NORMAL_STD, NormalLinear, build_norm
 from magneto.nn.multiway import MultiwayEncoder, Streams
 from magneto.nn.position import resize_table
 from magneto.vision.config import require
@@ -95,7 +95,7 @@ class VisionLanguageEncoder(nn.Module):
         self.transformer = MultiwayEncoder(config)
         if config.final_norm == "none":
             names = self.transformer.final_norm
-            self.transformer.final_norm = nn.ModuleDict({name: FastIdentity() for name in names})
+            self.transformer.final_norm = nn.ModuleDict({name: nn.Identity() for name in names})
 
     def forward(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
         """Return the features of vision tokens and of language tokens, each (tokens, width).
