@@ -83,6 +83,7 @@ class SelfAttention(Attention):
         self.layer = layer
         inner, shared = config.attention_width, config.key_value_width
         self.widths = [inner, shared, shared]
+        self.head_counts = [width // config.head_width for width in self.widths]
         self.qkv_proj = projection(
             config, config.width, [("q", inner), ("k", shared), ("v", shared)]
         )
@@ -150,7 +151,7 @@ class CrossAttention(Attention):
 
 
 class DotProductAttention(nn.Module):
-    """Softmax attention, as a module whose inputs hooks can read."""
+    """Softmax attention. Hooks on this module can read queries, keys and masks."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -217,8 +218,8 @@ class Mask:
             softmax is finite.
         seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). Queries
             without allowed keys get the output 0. None means that every query has an allowed key.
-        causal: Flag for causal attention: no position attends to a later position. If the flag is
-            set, `allowed` is None.
+        causal: Flag for causal attention: no position attends to a later position. For causal
+            attention, `allowed` is None.
     """
 
     allowed: Tensor | None = None
@@ -412,7 +413,7 @@ class EncoderDecoderCache:
 def self_attention_cache(cache: Any) -> Cache | None:
     """Return the self-attention part of an encoder-decoder's cache.
 
-    A cache without parts is returned unchanged.
+    Any other cache is returned unchanged.
     """
     return getattr(cache, "self_attention_cache", cache)
 
@@ -422,7 +423,7 @@ def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor
     """Run a model, and return the attention weights of one layer, (B, H, T, S).
 
     Each row of weights sums to 1, but rows of queries without allowed keys are 0. Fused attention
-    does not return weights. Therefore the function computes the weights from queries and keys, in
+    does not return weights. The function computes the weights from queries and keys, in
     fp32 without dropout. In a layer with experts, the first expert's attention is recorded.
     """
     attention = next(part for part in layer.modules() if isinstance(part, DotProductAttention))

@@ -76,7 +76,7 @@ class Projection(nn.Linear):
 class PartlyBiased(Projection):
     """Projection in which only some slices have a bias.
 
-    The parameter `bias` joins the biases of the slices with a bias.
+    The parameter `bias` is the concatenation of these slices' biases.
     """
 
     def __init__(

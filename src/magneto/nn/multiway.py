@@ -70,16 +70,18 @@ class MultiwaySelfAttention(nn.Module):
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
         experts: list[Any] = [self.experts[name] for name in self.routes]
         read = [one.before(x) for one, x in zip(experts, streams, strict=True)]
-        parts = [one.attention.project(x) for one, x in zip(experts, read, strict=True)]
-        query, key, value = (
-            to_rows(*both, packing) for both in zip(parts[0], parts[1], strict=True)
+        vision_heads, language_heads = (
+            torch.cat(one.attention.project(x), dim=-2)
+            for one, x in zip(experts, read, strict=True)
         )
+        heads = to_rows(vision_heads, language_heads, packing)
+        query, key, value = heads.split(experts[0].attention.head_counts, dim=-2)
         # Dot-product attention has no weights, so either expert's serves.
         joined = experts[0].attention.attend(query, key, value, mask, None, None)
-        heads = from_rows(joined, packing)
+        attended = from_rows(joined, packing)
         added = [
             one.scale(one.attention.output(part, x))
-            for one, part, x in zip(experts, heads, read, strict=True)
+            for one, part, x in zip(experts, attended, read, strict=True)
         ]
         if self.drop_path is not None:
             added = self.drop_path.packed((added[0], added[1]), packing)
@@ -274,6 +276,8 @@ class Packing:
         vision_place: Place of each vision token, (vision tokens,). A place is the number
             row * length + column.
         language_place: Place of each language token, (language tokens,).
+        token: Number of the token in each place, (rows * length,). Vision tokens count from 0, and
+            language tokens follow. Padding has the number of all tokens.
         rows: Number of samples.
         length: Length of a padded row.
         vision_alone: Number of vision tokens in images without text.
@@ -284,6 +288,7 @@ class Packing:
 
     vision_place: Tensor
     language_place: Tensor
+    token: Tensor
     rows: int
     length: int
     vision_alone: int
@@ -320,7 +325,7 @@ class Packing:
         """Return the row numbers of the first `count` samples of each kind.
 
         The kinds are images without text, image-text pairs, and texts without image. If a batch has
-        fewer than `count` samples of a kind, samples that follow the kind are used too. The method
+        fewer than `count` samples of a kind, samples of the next kind fill the gap. The method
         does not wait for the device.
         """
         alone, paired = self.vision_alone, self.language_paired
@@ -351,9 +356,12 @@ def pack(vision_lengths: Sequence[int], language_lengths: Sequence[int]) -> Pack
                                                                     language_lengths))  # fmt: skip
     totals = vision + language
     padded = any(image + text < length for image, text in sizes)
+    vision_place = places(vision, torch.zeros_like(vision), length)
+    language_place = places(language, vision, length)
     return Packing(
-        vision_place=places(vision, torch.zeros_like(vision), length),
-        language_place=places(language, vision, length),
+        vision_place=vision_place,
+        language_place=language_place,
+        token=token_numbers(vision_place, language_place, len(sizes) * length),
         rows=len(sizes),
         length=length,
         vision_alone=sum(image for image, text in sizes if not text),
@@ -384,16 +392,25 @@ def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
     return rows * length + starts[rows] + torch.arange(len(rows)) - before
 
 
+def token_numbers(vision_place: Tensor, language_place: Tensor, count: int) -> Tensor:
+    """Return the number of the token in each of `count` places; see `Packing.token`."""
+    place = torch.cat((vision_place, language_place))
+    numbers = torch.full((count,), len(place), device=place.device)
+    numbers[place] = torch.arange(len(place), device=place.device)
+    return numbers
+
+
 def to_rows(vision: Tensor, language: Tensor, packing: Packing) -> Tensor:
     """Copy tokens of both modalities, (tokens, ...), to padded rows, (rows, length, ...)."""
     places = (packing.vision_place, packing.language_place)
-    joined: Any = ToRows.apply(vision, language, *places, packing.rows * packing.length)
+    joined: Any = ToRows.apply(vision, language, *places, packing.token)
     return joined.unflatten(0, (packing.rows, packing.length))
 
 
 def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
     """Copy tokens of both modalities, (tokens, ...), from padded rows, (rows, length, ...)."""
-    parts: Any = FromRows.apply(rows.flatten(0, 1), packing.vision_place, packing.language_place)
+    places = (packing.vision_place, packing.language_place)
+    parts: Any = FromRows.apply(rows.flatten(0, 1), *places, packing.token)
     return parts
 
 
@@ -402,10 +419,10 @@ class ToRows(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int
+        ctx: Any, vision: Tensor, language: Tensor, first: Tensor, second: Tensor, token: Tensor
     ) -> Tensor:
         ctx.save_for_backward(first, second)
-        return scatter(vision, language, first, second, count)
+        return arrange(vision, language, token)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -421,23 +438,20 @@ class FromRows(torch.autograd.Function):
     """Copy of tokens from padded rows. The backward pass copies gradients to padded rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(first, second)
-        ctx.count = len(rows)
+    def forward(
+        ctx: Any, rows: Tensor, first: Tensor, second: Tensor, token: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(token)
         return rows.index_select(0, first), rows.index_select(0, second)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         vision, language = gradients
-        first, second = ctx.saved_tensors
-        return scatter(vision, language, first, second, ctx.count), None, None
+        (token,) = ctx.saved_tensors
+        return arrange(vision, language, token), *[None] * 3
 
 
-def scatter(vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int) -> Tensor:
-    """Return rows, (count, ...), with each token in its place and zeros elsewhere."""
-    full = len(first) + len(second) == count
-    make = vision.new_empty if full else vision.new_zeros
-    rows = make((count, *vision.shape[1:]))
-    # Compiled by torch 2.11, index_copy_ here would make all gradients zero.
-    rows[first], rows[second] = vision, language
-    return rows
+def arrange(vision: Tensor, language: Tensor, token: Tensor) -> Tensor:
+    """Return padded rows, (rows * length, ...), with zeros as padding."""
+    padding = vision.new_zeros((1, *vision.shape[1:]))
+    return torch.cat((vision, language, padding)).index_select(0, token)

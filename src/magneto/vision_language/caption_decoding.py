@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from magneto.data.tokenizer import Tokenizer
 from magneto.fields import configuration
 from magneto.nn.config import Beams
-from magneto.nn.multiway import Packing
+from magneto.nn.multiway import Packing, token_numbers
 from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.samples import Samples
 
@@ -130,9 +130,13 @@ def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
     count, length = tokens.shape
     numbers = torch.arange(count, device=tokens.device)
     places = torch.arange(count * (image_tokens + length), device=tokens.device).view(count, -1)
+    vision_place, language_place = (
+        part.flatten() for part in places.split((image_tokens, length), dim=1)
+    )
     packing = Packing(
-        vision_place=places[:, :image_tokens].flatten(),
-        language_place=places[:, image_tokens:].flatten(),
+        vision_place=vision_place,
+        language_place=language_place,
+        token=token_numbers(vision_place, language_place, places.numel()),
         rows=count,
         length=image_tokens + length,
         vision_alone=0,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from magneto import PLACEMENTS, Encoder, TransformerConfig
 from magneto.nn.block import GATED, PLAIN, DropPath, FeedForward
 from magneto.nn.config import Activation
-from magneto.nn.init import FastIdentity
+from magneto.nn.init import identity
 from tests.unit.nn.grids import small
 
 
@@ -37,7 +37,7 @@ def test_rates_rise_to_the_last_layer_and_a_rate_of_0_is_no_module() -> None:
     ]
     assert rates == pytest.approx([0, 0, 0.05, 0.05, 0.1, 0.1, 0.15, 0.15, 0.2, 0.2])
     for layer in Encoder(small()).layers:
-        assert isinstance(layer.feed_forward.drop_path, FastIdentity)
+        assert layer.feed_forward.drop_path is identity
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
