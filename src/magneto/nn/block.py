@@ -32,10 +32,10 @@ from magneto.theory.placement import Depth, Sublayer
 class Residual(nn.Module):
     """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
 
-    `before`, `branch` and `after` are norm slots. The fourth norm slot precedes the last linear layer
-    of f (`Attention.inside` or `FeedForward.inside`). With
-    Sub-LN, the residual connection is x <- x + f(LN(x)). Dropout, LayerScale and stochastic depth
-    follow `branch`. Subclasses define f.
+    `before`, `branch` and `after` are norm slots. The fourth norm slot precedes the last linear
+    layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN, the residual connection is
+    x <- x + f(LN(x)). Dropout, LayerScale and stochastic depth follow `branch`. Subclasses define
+    f.
     """
 
     def __init__(
