@@ -21,10 +21,12 @@ def test_every_command_explains_itself() -> None:
     for command in COMMANDS:
         text = command_parser(command).format_help()
         assert "example:" in text and "--json" in text, command
+    assert (main([]), main(["help"])) == (2, 0)
 
 
 MISTAKES = [
     ("trian x", "did you mean train?"),
+    ("finetune x", "did you mean train?"),
     ("train causal-lm/tinny", "did you mean causal-lm/tiny?"),
     ("train causal-lm/tiny --model.placement subln", "did you mean 'sub'?"),
     ("train causal-lm/tiny --jsn", "did you mean --json?"),

@@ -10,6 +10,7 @@ from magneto.config import ConfigError
 from magneto.data.documents import read_documents
 from magneto.data.files import stream_records
 from magneto.data.formats import UNREAD_WORDS, read_file, read_source
+from magneto.data.media import Members
 from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import OTHER_SPLITS, Table
 from tests.shards import write_shard
@@ -80,7 +81,9 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
     assert table.values("speaker") == [None, 3, None, None]
     assert table.values("label") == [None, None, None, 5]
     assert [table[n]["audio"].read() for n in (0, 1, 3)] == [b"sound", b"more", b"cut off"]
-    assert table.columns["audio"].present().tolist() == [True, True, False, True]
+    column = table.columns["audio"]
+    assert column.present().tolist() == [True, True, False, True]
+    assert Members(column.shards, column.keys, column.places[::-1]).state() != column.state()
     assert (table[3]["mask"].read(), table[3]["image"].read()) == (b"where", b"what")
     content, counts = source.read_bytes(), Counts()
     source.write_bytes(content[: content.index(b"cut off") + 3])

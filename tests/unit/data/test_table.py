@@ -87,5 +87,7 @@ def test_a_digest_names_values_in_their_order_and_the_content_of_media(tmp_path:
     assert digest() == digest()
     names = Files(tmp_path, ["f", "./f", f"{tmp_path}/f", "x/../f", ""])
     assert [names.key(n) for n in range(5)] == ["f", "f", "f", "f", ""]
+    states, sizes = Files(tmp_path, ["f", "none", "f"]).state(), Files(tmp_path, ["x", "f"]).sizes()
+    assert states[0] == states[2] != states[1] is None and sizes.tolist() == [-1, 2]
     others = [digest("c"), digest(content=b"13"), digest(content=b"123"), digest(rows=(1, 0))]
     assert len({digest(), *others}) == 5

@@ -35,6 +35,9 @@ def test_text_comes_back_also_when_it_is_saved_and_loaded(tokenizer, tmp_path: P
         assert tokenizer.decode(tokens) == text
         assert all(0 <= token < tokenizer.vocab_size for token in tokens)
         assert tokenizer.end not in tokens and 0 <= tokenizer.end < tokenizer.vocab_size
+    pieces, (quick,) = tokenizer.pieces(), tokenizer.encode(["The quick fox"])
+    assert "".join(pieces[token] for token in quick).strip() == "The quick fox"
+    assert (len(pieces), pieces[tokenizer.end]) == (tokenizer.vocab_size, "")
     (tmp_path / "saved").mkdir()
     tokenizer.save(tmp_path / "saved")
     again = load_tokenizer(tmp_path / "saved")

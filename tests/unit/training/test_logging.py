@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from magneto.training.logging import (
     TensorBoard,
     Throughput,
     TrainingResult,
+    WeightsAndBiases,
     closing_lines,
     mean_of_steps,
     nominal_peaks,
@@ -109,12 +110,14 @@ def test_weights_and_biases_gets_the_curves(tmp_path: Path, monkeypatch) -> None
     begun, logged = wandb.init, wandb.init.return_value.log
     begun.return_value.id = "abc"
     monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
     how = {"tracker": "wandb", "tensorboard": False, "log_every": 5, "evaluate_every": 10}
     recipe = {"training": {"steps": 10}}
     run = tmp_path / "toy"
     train(Toy(), config(steps=10, save_every=5, **how), run, seed=3, recipe=recipe)
     given = begun.call_args.kwargs
     assert (given["name"], given["config"], given["id"]) == ("toy", recipe, None)
+    assert given["project"] == "magneto"
     (first, _, last) = logged.call_args_list
     assert [call.kwargs["step"] for call in logged.call_args_list] == [5, 10, 10]
     names = {"train/gradient_norm", "train/loss", "speed/data_wait_seconds",
@@ -124,6 +127,10 @@ def test_weights_and_biases_gets_the_curves(tmp_path: Path, monkeypatch) -> None
     assert json.loads((run / WANDB_FILE).read_text()) == {"id": "abc"}
     train(Toy(), config(steps=15, **how), run, seed=3, resume=True, recipe=recipe)
     assert begun.call_args.kwargs["id"] == "abc"
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    WeightsAndBiases(run, {}).add({"a": 1.0, "b": float("nan")}, 3)
+    assert begun.call_args.kwargs["project"] == "mine"
+    logged.assert_called_with({"a": 1.0}, step=3)
 
 
 def test_what_is_not_installed_is_said_before_anything_is_done(
@@ -162,6 +169,18 @@ def test_a_device_has_the_peak_of_its_own_data_sheet(monkeypatch: pytest.MonkeyP
     found = {kind: peak_flops(torch.device("cuda"), kind) for kind in ("bf16", "fp32")}
     assert found == {"bf16": 312e12, "fp32": 19.5e12}
     assert peak_flops(torch.device("cpu"), "bf16") is None
+
+
+@pytest.mark.parametrize(("status", "calls"), [("diverged", [call(20)]), ("interrupted", [])])
+def test_a_few_batches_measure_the_baseline(status: str, calls: list, tmp_path: Path) -> None:
+    """20 of masked language modelling, unless the run goes on later."""
+    task = Mock()
+    task.baseline.return_value, task.problems.describe.return_value = {"loss": 1.23456}, ""
+    state = SimpleNamespace(run=tmp_path, task=task, report=Mock(), config=config(),
+                            recipe={"task": "masked-lm"}, metrics_logger=Mock())  # fmt: skip
+    module.end_run(state, TrainingResult(status, 3, {}, {}, 3, "", 1.0))
+    assert task.baseline.call_args_list == calls
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == status
 
 
 @pytest.mark.parametrize(("patience", "scores"), [(None, "0.25"), (5, "step 7")])

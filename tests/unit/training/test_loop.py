@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import signal
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,14 @@ def test_the_best_is_of_the_highest_metric_that_is_a_number(
     assert json.loads((tmp_path / "best" / "state.json").read_text())["step"] == best
     found = sorted(path.name for path in (tmp_path / "candidates").iterdir())
     assert found == [f"step-{step:08d}" for step in held]
+
+
+@pytest.mark.parametrize(("at", "status"), [(5, "interrupted"), (30, "finished")])
+def test_a_signal_ends_a_run_after_its_step(tmp_path: Path, at: int, status: str) -> None:
+    hooks = [Hook(at, lambda state: signal.raise_signal(signal.SIGTERM))]
+    result = train(Toy(), config(), tmp_path, seed=3, hooks=hooks, report=QUIET)
+    assert (result.status, result.step) == (status, at)
+    assert list_checkpoints(tmp_path)[-1].name == f"step-{at:08d}"
 
 
 class UnseenWeight(Toy):
