@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import write_json
 from magneto.recipe import load_recipe, open_run
-from magneto.runs import load_run, warn_unlearnt
+from magneto.runs import OpenRun, load_run, warn_unlearnt
 from magneto.tasks import command
 from magneto.training.logging import PLATEAU_FILE
 from tests.recorded_progress import RecordedProgress
+from tests.unit.training.toy import Moving, config
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -156,6 +158,13 @@ def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path,
             assert f"does not support {task}" in line and not none
             assert line.endswith(command("evaluate", tmp_path))
             assert all(name in line for name in right), line
+
+
+def test_an_open_run_is_evaluated_on_some_batches_with_its_companion(tmp_path: Path) -> None:
+    recipe: Any = SimpleNamespace(training=config())
+    opened = OpenRun(recipe, task := Moving(), task.build_model().eval(), tmp_path)
+    assert len(opened.evaluate(limit=2).predictions) == 2 < len(opened.evaluate().predictions)
+    assert not task.teacher.training and not task.teacher.weight.requires_grad
 
 
 def test_an_encoder_at_its_plateau_is_remarked_on(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ def test_another_name_leads_to_it_and_makes_way_once_it_is_gone(tmp_path: Path) 
     with create_cached(other) as temporary:
         (temporary / "file").write_text("new")
     assert not other.is_symlink() and (other / "file").read_text() == "new"
+    add_alias(other, held)
+    (other / "file").write_text("damaged")
+    assert not is_cached(held) and not other.exists(), "what the name leads to is taken away"
 
 
 @pytest.mark.parametrize("place", ["file", "file/cache", "readonly"])

@@ -33,6 +33,8 @@ def test_a_cut_never_splits_a_character_and_an_unfinished_one_is_not_lost(tmp_pa
         found, counts = read(str(path))
         assert found == text
         assert (counts[INVALID_UTF8], counts[CUT_LINES]) == (0, 1)
+    path.write_bytes(b"x" * (2 * PIECE_BYTES) + b"\n\xff\n")
+    assert f"{path}, line 2: " in read(str(path))[1].named[INVALID_UTF8][0]
     path.write_bytes(b"x" * (PIECE_BYTES - 1) + "é".encode()[:1])
     found, counts = read(str(path))
     assert found == "x" * (PIECE_BYTES - 1) + "\ufffd" and counts[INVALID_UTF8] == 1

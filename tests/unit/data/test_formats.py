@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from magneto.config import ConfigError
+from magneto.data import files
 from magneto.data.documents import read_documents
 from magneto.data.files import stream_records
 from magneto.data.formats import UNREAD_WORDS, read_file, read_source
 from magneto.data.media import Members
-from magneto.data.problems import MALFORMED, Counts
+from magneto.data.problems import LONG_LINES, MALFORMED, Counts
 from magneto.data.table import OTHER_SPLITS, Table
 from tests.shards import write_shard
 
@@ -28,6 +29,7 @@ def test_files_of_records(tmp_path: Path) -> None:
         "a.jsonl": lines + "\n{broken\n", "b.json": lines + "\n7\n",
         "a.json": json.dumps([*ROWS, 5]),
         "a.csv": 'audio_filepath,text\na.wav,"one"\nb.wav,two\nc.wav\n',
+        "b.csv": "audio_filepath;text\na.wav;one\n\nb.wav;two\nc.wav\n",
         "a.tsv": "audio_filepath\ttext\na.wav\tone\nb.wav\ttwo\nc.wav\n",
     }  # fmt: skip
     for name, content in contents.items():
@@ -39,9 +41,23 @@ def test_files_of_records(tmp_path: Path) -> None:
             assert counts[MALFORMED] == 1 and str(path) in counts.named[MALFORMED][0]
 
 
+def test_long_texts_of_a_tar_file_are_left_out(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "LINE_BYTES", 9)
+    path, counts = (
+        write_shard(tmp_path / "a.tar", {"1.TXT": b"short", "2.txt": b"x" * 10}),
+        Counts(),
+    )
+    assert list(stream_records(path, counts)) == [{"text": "short"}] and counts == {LONG_LINES: 1}
+    (tmp_path / "a.csv").write_text("a;b,c\n")
+    assert files.quoted_separator(tmp_path / "a.csv") == ","
+
+
 def test_a_header_to_write_is_short_and_asked_for_of_tables_alone(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text("9" * 5000 + "\n\t\r")
     assert len(str(read_file(tmp_path / "b.tsv", Counts()).no_column("image"))) < 500
+    assert "image<TAB>label" in str(
+        read_file(tmp_path / "b.tsv", Counts()).no_column("image", "label")
+    )
     (tmp_path / "a.jsonl").write_text('{"x": 1}')
     assert "above" not in str(read_file(tmp_path / "a.jsonl", Counts()).no_column("image"))
 

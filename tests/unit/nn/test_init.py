@@ -11,7 +11,14 @@ from torch import nn
 
 from magneto import PLACEMENTS, Decoder, Encoder, EncoderDecoder, TransformerConfig
 from magneto.nn.embedding import PatchProjection
-from magneto.nn.init import NORMAL_STD, NormalLinear, draw, sublayer_projections, xavier_std
+from magneto.nn.init import (
+    NORMAL_STD,
+    NormalLinear,
+    build_norm,
+    draw,
+    sublayer_projections,
+    xavier_std,
+)
 from tests.pairs import in_turn
 
 WIDTH, INNER = 256, 1024
@@ -94,6 +101,12 @@ def test_bases(base: str, gain: float) -> None:
     assert weight.std().item() == pytest.approx(expected, rel=0.01)
     if base == "truncated_normal":
         assert weight.abs().max().item() < 2.28 * expected
+
+
+def test_norms_have_the_configured_epsilon_and_bias() -> None:
+    plain, root = (build_norm(kind, 8, config(norm_eps=1e-3)) for kind in ("layernorm", "rmsnorm"))
+    assert plain.eps == root.eps == 1e-3
+    assert build_norm("layernorm", 8, config(bias=False)).bias is None is not plain.bias
 
 
 def test_heads_and_patches_have_a_std_of_their_own() -> None:

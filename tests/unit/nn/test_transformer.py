@@ -123,9 +123,14 @@ def test_cross_attention_reads_its_memory_once(placement: str) -> None:
     assert cache.get_seq_length() == 4
 
 
-def test_evaluation_has_no_dropout() -> None:
-    cfg = small(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5, drop_path=0.5)
-    model = Encoder(cfg)
+def test_each_place_has_its_own_dropout_and_evaluation_none() -> None:
+    places = {"attention_dropout": 0.2, "activation_dropout": 0.3, "embedding_dropout": 0.4}
+    model = Encoder(small(dropout=0.1, **places, drop_path=0.5))
+    attention, feed_forward = model.layers[1].self_attention, model.layers[1].feed_forward
+    assert attention.dropout.p == feed_forward.dropout.p == 0.1
+    assert attention.attention.dot_product.dropout == 0.2
+    assert (feed_forward.mlp.activation_dropout.p, model.dropout.p) == (0.3, 0.4)
+    assert Encoder(small(dropout=0.1)).dropout.p == 0.1
     x = torch.randn(4, 5, 32)
     assert not torch.equal(model(x), model(x))
     model.eval()

@@ -131,8 +131,10 @@ def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
 def test_time_of_evaluations_and_checkpoints_is_no_training(tmp_path: Path, monkeypatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(Throughput, "pause", lambda meter, seconds: pauses.append(seconds))
-    run_toy(tmp_path, steps=4, evaluate_every=2, save_every=1)
+    monkeypatch.setattr(Toy, "summarise", lambda task, _, found: {"loss": float(len(found))})
+    result = run_toy(tmp_path, steps=4, evaluate_every=2, save_every=1, evaluate_limit=3)
     assert len(pauses) == 2 + 4 and min(pauses) > 0
+    assert result.metrics == {"loss": 3}, "the batches that are evaluated"
 
 
 # A run that went wrong says so: what is not finite is no result.
@@ -231,9 +233,12 @@ def test_the_best_is_of_the_highest_metric_that_is_a_number(
 
 @pytest.mark.parametrize(("at", "status"), [(5, "interrupted"), (30, "finished")])
 def test_a_signal_ends_a_run_after_its_step(tmp_path: Path, at: int, status: str) -> None:
-    hooks = [Hook(at, lambda state: signal.raise_signal(signal.SIGTERM))]
-    result = train(Toy(), config(), tmp_path, seed=3, hooks=hooks, report=QUIET)
-    assert (result.status, result.step) == (status, at)
+    seen = []
+    hooks = [Hook(at, lambda state: signal.raise_signal(signal.SIGTERM)),
+             Hook(at, lambda state: seen.append(state.detector.patience))]  # fmt: skip
+    settings = config(divergence_patience=7)
+    result = train(Toy(), settings, tmp_path, seed=3, hooks=hooks, report=QUIET)
+    assert (result.status, result.step, seen[0]) == (status, at, 7)
     assert list_checkpoints(tmp_path)[-1].name == f"step-{at:08d}"
 
 
