@@ -255,8 +255,11 @@ def test_samples_skip_a_branch_in_both_modalities() -> None:
     assert drop_path.eval().packed(ones, packing) is ones
     layers = multiway(drop_path=0.4).layers
     assert layers[0].feed_forward.drop_path is None
-    rates = [getattr(layer.feed_forward.drop_path, "rate", 0.0) for layer in layers]
-    assert rates == pytest.approx([0, 0.2, 0.4])
+    rates = [getattr(part.drop_path, "rate", 0.0) for layer in layers
+             for part in (layer.self_attention, layer.feed_forward)]  # fmt: skip
+    assert rates == pytest.approx([0, 0, 0.2, 0.2, 0.4, 0.4])
+    places = multiway(dropout=0.1, embedding_dropout=0.3).dropout, multiway(dropout=0.1).dropout
+    assert [place.p for place in places] == [0.3, 0.1]
 
 
 def test_the_streams_keep_their_dtype_under_autocast() -> None:

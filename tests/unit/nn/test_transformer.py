@@ -230,6 +230,8 @@ def test_features_run_no_layer_above_and_keep_gradients() -> None:
     assert model.layers[1].feed_forward.mlp.fc1.weight.grad is not None
     assert model.layers[2].feed_forward.mlp.fc1.weight.grad is None
     assert model.features(x, []) == []
+    pair = torch.tensor([[[1.0, 2.0], [3.0, 6.0]]])
+    assert model.position_means(pair, ()).tolist() == [[[2, 4]]]
     with pytest.raises(ValueError, match="no layer 3: layers are 0 to 2"):
         model.features(x, [0, 3])
     torch.compiler.reset()

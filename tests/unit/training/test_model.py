@@ -21,6 +21,7 @@ from magneto.training.model import (
     check_model_memory,
     count_flops,
     ctc_loss,
+    gigabytes,
     initial_model,
     memory_of,
     peak_memory,
@@ -127,7 +128,12 @@ def test_torchs_own_modules_are_drawn_too() -> None:
             nn.BatchNorm1d(4), nn.LayerNorm(4), nn.Linear(4, 4),
         )  # fmt: skip
 
-    assert build_on_meta(build)[1] == build_on_meta(Toy().build_model)[1] == ""
+    def tied() -> nn.Module:
+        model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False))
+        model[1].weight = model[0].weight
+        return model
+
+    assert build_on_meta(build)[1] == build_on_meta(tied)[1] == ""
     made = drawn(build)
     assert not made["0.weight"][0].any() and made["3.running_var"].eq(1).all()
     assert made["1.weight_ih_l0"].abs().max() <= 0.5
@@ -246,3 +252,4 @@ def test_what_fits_is_not_refused(machine: None, tmp_path: Path) -> None:
 
 def test_peak_memory_is_in_bytes() -> None:
     assert 10**8 < peak_memory(CPU) < (memory_of(CPU) or 10**12) < 10**14
+    assert (gigabytes(1.5e9), gigabytes(2.3456e12)) == ("1.5 GB", "2,346 GB")
