@@ -279,7 +279,7 @@ def ending_of(line: bytes) -> str:
 
 
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
-    """Yield the available lines, in lists of at most `most` lines. Wait only if there are none.
+    """Yield the available lines, in lists. Wait only if there are none. `most` limits a list.
 
     Only a line feed ends a line. A byte-order mark is dropped. A line is cut after about 1 MiB.
     Lines that are not UTF-8 are counted, and U+FFFD replaces the invalid bytes.

@@ -28,7 +28,8 @@ IMAGE_ENDINGS = (
 )  # fmt: skip
 AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
 ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
-"""File endings by kind of media. A column of media usually has the name of the kind."""
+"""File endings by kind of media. An image column is usually named "image", and an audio column
+"audio"."""
 
 
 class MediaColumn(ABC):

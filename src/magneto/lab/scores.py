@@ -2,8 +2,8 @@
 
 Some columns contain scores on a run's own validation data. Further columns contain scores on other
 data, measured without further training. `magneto evaluate RUN --keep NAME` writes scores on other
-data. A leaderboard's result in the run's folder `scores` also counts. If the same NAME occurs for
-models with different training data, each training data set gets a column.
+data. The run's folder `scores` may also hold the results of a leaderboard. If the same NAME occurs
+for models with different training data, each training data set gets a column.
 """
 
 from __future__ import annotations

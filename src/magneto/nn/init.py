@@ -4,20 +4,20 @@ Every module with parameters or buffers fills them in `reset_parameters` and tou
 torch's modules do the same. A model can therefore be built on the meta device and initialised
 later, module by module (`magneto.training.model`).
 
-| tensor                             | distribution                                           |
+| tensor                             | initial value                                          |
 |------------------------------------|--------------------------------------------------------|
-| q, k, gate, position in attention  | base, gain 1                                           |
-| v, out in self-attention, fc1, fc2 | base, times the placement's gain                       |
-| v, out in cross-attention          | base, times the gain if it scales cross-attention      |
+| q, k, gate, position in attention  | base distribution, gain 1                              |
+| v, out in self-attention, fc1, fc2 | base distribution, times the placement's gain          |
+| v, out in cross-attention          | base distribution, with the gain of some placements    |
 | biases                             | 0                                                      |
 | norms, head scales                 | weight 1, bias 0                                       |
-| LayerScale                         | its initial value                                      |
-| positions, embeddings, heads       | that of their own module, never scaled                 |
+| LayerScale                         | configured value                                       |
+| positions, embeddings, heads       | set by the tensor's own module, never scaled           |
 
-The base is one of four distributions. xavier_normal and xavier_uniform have the standard deviation
-sqrt(2 / (fan_in + fan_out)). normal and truncated_normal have the standard deviation 0.02, and
-truncated_normal is cut at two sigma. Each slice of a fused weight is initialised separately, with
-the fans of the slice. Section 3.2 of the paper derives Sub-LN's gain.
+The base distribution is one of four distributions. xavier_normal and xavier_uniform have the
+standard deviation sqrt(2 / (fan_in + fan_out)). normal and truncated_normal have the standard
+deviation 0.02, and truncated_normal is cut at two sigma. Each slice of a fused weight is
+initialised separately, with the fans of the slice. Section 3.2 of the paper derives Sub-LN's gain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Advice for a source: facts about its data, a derived recipe, and baselines.
 
 Each summary reads the data of a task with the starting recipe, and trains nothing. The derived
-recipe uses the smallest input at which examples are still recognisable.
+recipe sets the smallest input size at which examples are still recognisable.
 """
 
 from __future__ import annotations

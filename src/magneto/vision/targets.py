@@ -126,9 +126,9 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 class Codebook(nn.Module):
     """Codebook with a direction for each code.
 
-    `vectors`, (codes, width), has moving averages of each code's features. `use`, (codes,), has
-    moving averages of each code's share of all features. For `revive_below`, see
-    `ImageTokenizerConfig`.
+    `vectors` has the shape (codes, width), and contains moving averages of each code's features.
+    `use` has the shape (codes,), and contains moving averages of each code's share of features. For
+    `revive_below`, see `ImageTokenizerConfig`.
     """
 
     vectors: Tensor

@@ -119,8 +119,8 @@ class ImageTextDataConfig:
     """Separate source of validation data. null: the validation split of `source`. If `source` has
     no validation split, a share of the training data is used for validation."""
     validation_fraction: Share = 0.1
-    """Share of images that are used for validation if a source has no validation split. All rows of
-    a validation image are used for validation. A hash of the image names selects the images."""
+    """Share of images that are used for validation if a source has no validation split. A hash of
+    the image names selects the images. All table rows of a selected image are validation data."""
     image_folder: str | None = None
     """Folder to which paths of images are relative (null: the table's folder)."""
     tokenizer: str = "auto"
