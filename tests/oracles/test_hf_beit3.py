@@ -154,6 +154,17 @@ def test_torchscale_by_itself() -> None:
 
 
 @torch.no_grad()
+def test_scaled_embeddings_are_written_without_their_scale() -> None:
+    sizes: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 24}
+    config = VisionLanguageConfig(**sizes, image_size=8, patch_size=4, vocab_size=20, max_length=8,
+                                  embedding_scale="sqrt_width")  # fmt: skip
+    model = VisionLanguageEncoder(config)
+    again: Any = load_weights(*write_weights(model, "beit3"))
+    assert again.config.embedding_scale == "none"
+    found = again.text_embedding.words(torch.arange(20))
+    assert torch.allclose(found, model.text_embedding.words(torch.arange(20)))
+
+
 def test_positions_of_another_image_size() -> None:
     """As the authors load weights for larger images: bicubic, the class token's row kept."""
     theirs = shaken(authors.Answering(beit3(normalize_output=False)))

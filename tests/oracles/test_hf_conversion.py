@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.files import read_json, write_json  # noqa: E402
-from magneto.hf.families import LLAMA  # noqa: E402
+from magneto.hf.families import LLAMA, fairseq_sinusoids  # noqa: E402
 from magneto.hf.layout import (  # noqa: E402
     fill,
     read_state,
@@ -281,6 +281,9 @@ def test_positions_that_kosmos2_computes_are_no_trained_ones() -> None:
     ))  # fmt: skip
     with pytest.raises(ValueError, match="but was trained"):
         hf.to_transformers(model, "kosmos_2_text_model")
+    other = theirs("Kosmos2TextForCausalLM", pad_token_id=3).eval()  # positions begin at 4
+    assert torch.allclose(hf.load(other)(IDS), other(IDS).logits, atol=1e-5)
+    assert not fairseq_sinusoids(3, 5, 2)[:, -1].any()  # fairseq fills up an odd width
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,18 @@ def test_a_decoder_there_and_back_is_bit_equal(placement: str, tied: bool) -> No
     assert isinstance(ours, LanguageModel)
     assert ours.config.placement == placement and ours.config.tie_embeddings == tied
     assert made["decoder_normalize_before"] == (placement in ("sub", "pre"))
+    assert made["share_decoder_input_output_embed"] == tied
     assert (made["deepnorm"], made["subln"]) == (placement == "deepnorm", placement == "sub")
     wrapped = {f"decoder.{name}": tensor for name, tensor in state.items()}
     wrapped["decoder.version"] = torch.tensor([3.0])
     again = load_weights(wrapped, args(placement, "decoder"))
     assert torch.equal(again(torch.arange(5)[None]), ours(torch.arange(5)[None]))
+    # Sub-LN precedes DeepNorm; computed positions have the length that the arguments say.
+    del wrapped["decoder.embed_positions.weight"]
+    wrapped["decoder.embed_positions._float_tensor"] = torch.zeros(1)
+    given = args(placement, "decoder") | {"max_target_positions": 20, "max_source_positions": 30}
+    again = load_weights(wrapped, given | ({"deepnorm": True} if placement == "sub" else {}))
+    assert (again.config.placement, again.config.max_length) == (placement, 20)
 
 
 def test_an_encoder_decoder_there_and_back_is_bit_equal() -> None:
