@@ -27,7 +27,10 @@ from magneto.vision.frozen_features import (
 )
 from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
 from magneto.vision.models import (
+    Convolution,
+    GroupNorm,
     ImageClassifier,
+    PixelClassifier,
     SegmentationLogits,
     classes_of,
     for_grid,
@@ -233,6 +236,15 @@ def test_one_equal_image_outvotes_all_others_which_are_less_alike() -> None:
     labels, asked = torch.tensor([0] + [1] * NEIGHBOURS), torch.tensor([[1.0, 0.0]])
     assert neighbour_accuracy(known, labels, asked, torch.tensor([0])) == 1
     assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0
+
+
+def test_groups_and_initial_weights() -> None:
+    assert [GroupNorm(n).num_groups for n in (8, 16, 64, 512, 768)] == [1, 1, 4, 32, 32]
+    torch.manual_seed(0)
+    classifier = ImageClassifier(ImageClassifierConfig(**{**CLASSIFIER, "classes": 500}))
+    for module, std in ((Convolution(8, 64, 3), (2 / (64 * 9)) ** 0.5),
+                        (PixelClassifier(64, 100), 0.01), (classifier.head, 0.001)):  # fmt: skip
+        assert module.weight.std().item() == pytest.approx(std, rel=0.05)
 
 
 def test_features_are_the_layers_own_places() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from magneto.training.task import figures_of
 from magneto.vision.config import SegmentationDataConfig
-from magneto.vision.decoding import BrokenImage
+from magneto.vision.decoding import BrokenImage, PixelPicture
 from magneto.vision.images import BROKEN
 from magneto.vision.models import pixel_logits
 from magneto.vision.segmentation import (
@@ -26,7 +26,7 @@ from magneto.vision.transforms import resize_to_fit, size_to_fit
 from tests.evaluating import measured
 from tests.recorded_progress import RecordedProgress
 from tests.unit.vision.image_files import encoded, write, write_pairs
-from tests.unit.vision.small import SIZES, small_config
+from tests.unit.vision.small import SIZES, small_config, small_model
 
 
 def task_of(folder: Path, data: dict[str, Any] | None = None, **model: Any) -> Segmentation:
@@ -111,6 +111,8 @@ def test_loss_is_a_sum_over_labelled_pixels(tmp_path: Path) -> None:
         expected = expected + weight * each[known].sum()
     torch.testing.assert_close(loss.total, expected)
     assert loss.logs["broken"] == 0
+    large = F.interpolate(answer.main, size=(16, 16), mode="bilinear", align_corners=False)
+    assert loss.logs["pixel_accuracy"] == (large.argmax(1) == batch["masks"])[known].sum()
     one_broken = {**batch, "broken": torch.tensor([False, True, False, False])}
     assert task.loss(model, one_broken).logs["broken"] == known[1].sum()
 
@@ -139,12 +141,16 @@ def test_scores_are_of_pixels_at_the_masks_size(tmp_path: Path) -> None:
 
 def test_baseline_is_the_commonest_class(tmp_path: Path) -> None:
     mask = np.array([[0] * 4, [0] * 4, [0, 0, 1, 1], [2, 2, 255, 255]])
-    found = task_of(mask_of_each(tmp_path, mask), {"classes": tuple("abcde")}).baseline()
-    # 20, 4 and 4 of 28 pixels are a, b and c, twice; frequencies are counted from one.
-    assert found["pixel_accuracy"] == pytest.approx(20 / 28)
-    assert found["mean_iou"] == pytest.approx((20 / 28 + 0 + 0) / 3)
+    other = np.array([[1] * 4, [1] * 4, [0, 0, 1, 1], [2, 2, 255, 255]])
+    held = mask_of_each(tmp_path / "held", other)
+    data = {"classes": tuple("abcde"), "validation_source": str(held)}
+    found = task_of(mask_of_each(tmp_path / "train", mask), data).baseline()
+    # In training, 40, 8 and 8 pixels are a, b and c; frequencies are counted from one. In
+    # validation, 2, 10 and 2 of 14 are a, b and c.
+    assert found["pixel_accuracy"] == pytest.approx(2 / 14)
+    assert found["mean_iou"] == pytest.approx((2 / 14 + 0 + 0) / 3)
     assert {"iou_a", "iou_b", "iou_c"} == {name for name in found if name.startswith("iou")}
-    nats = -(20 * log(41 / 61) + 8 * log(9 / 61)) / 28
+    nats = -(2 * log(41 / 61) + 12 * log(9 / 61)) / 14
     assert found["loss"] == pytest.approx(nats)
 
 
@@ -180,6 +186,25 @@ def test_numbers_in_masks_that_are_no_classes(
     assert task.classes == numbers[-1] + 1
     found = [line for line in progress.lines if line.startswith("WARNING")]
     assert len(found) == bool(words) and all(re.search(words, line) for line in found)
+
+
+def test_classes_are_counted_without_ignored_numbers(tmp_path: Path) -> None:
+    mask_of_each(tmp_path, np.resize(np.array([0, 1, 3, 7]), (16, 16)))
+    options: list[dict[str, Any]] = [{"ignored": (7,)}, {"reduce_zero_label": True}]
+    counts = [task_of(tmp_path, given, classes=None).classes for given in options]
+    assert counts == [4, 7]
+
+
+def test_predictions_are_shares_of_pixels_the_largest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = SegmentationDataConfig(classes=tuple("abcde"))
+    task = Segmentation(small_config(head_dropout=0.0), data, 1)
+    answers = np.array([[1, 1, 1, 3], [1, 1, 4, 3]], np.uint8)
+    monkeypatch.setattr(task, "segment", lambda model, pixels: answers)
+    picture = PixelPicture(np.zeros((2, 4, 3), np.uint8))
+    (found,) = task.predict(small_model(), [picture])
+    assert found.labels == [("b", 0.625), ("d", 0.25), ("e", 0.125)]
 
 
 def test_a_split_without_masks_is_named_before_training(tmp_path: Path) -> None:
