@@ -1,10 +1,23 @@
 """The built-in sets and their voice: the same for the same integers, formants where they belong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from magneto.speech.config import NAMES, SpeechDataConfig, SyntheticConfig
-from magneto.speech.synthetic import PHONES, Speaker, plan, speak, synthetic_table
+from magneto.speech.synthetic import (
+    COMMANDS,
+    DIGITS,
+    PHONES,
+    Speaker,
+    _phone_rows,
+    _pulses,
+    draw_speaker,
+    plan,
+    speak,
+    synthetic_table,
+)
 
 FEW = SyntheticConfig(train_utterances=20, validation_utterances=10)
 CONFIG = SpeechDataConfig(synthetic=FEW)
@@ -19,6 +32,11 @@ def test_the_seed_and_other_speakers_are_of_the_training_set(name: str) -> None:
     assert one.values("text") != other.values("text")
     speakers = [{each.speaker for each in table.values("audio")} for table in (one, held)]
     assert not speakers[0] & speakers[1]
+    known = {"spoken-digits": DIGITS, "spoken-commands": COMMANDS}[name]
+    words = {word for text in one.values("text") for word in text.split()}
+    assert words <= known.keys() and len(words) > 7
+    assert {len(text.split()) for text in one.values("text")} == {1, 2, 3, 4, 5}
+    assert one.values("speaker") == [f"speaker-{each.speaker[-1]}" for each in one.values("audio")]
     for row in (one[n] for n in range(4)):
         assert 1 <= len(row["text"].split()) <= 5
         sound, spoken = row["audio"].sound(16000), row["audio"]
@@ -60,3 +78,39 @@ def test_a_vowel_has_its_formants(vowel: str) -> None:
     around = sum(band(samples, 0.75 * f, 1.25 * f) for f in (first, second))
     between = band(samples, 1.25 * first, 0.75 * second) if second > 2 * first else 0.0
     assert around > 0.6 and between < 0.3
+
+
+def spoken(phones: str, **changes: float) -> np.ndarray:
+    random, speaker = np.random.default_rng(0), replace(CLEAR, **changes)
+    return speak(plan(["word"], {"word": phones}, speaker, random), speaker, 16000, random)
+
+
+def test_a_voice_has_its_pitch_its_tract_and_its_rate() -> None:
+    for pitch, rate in ((100.0, 16000), (200.0, 8000)):
+        speaker = replace(CLEAR, pitch=pitch)
+        pulses = _pulses(250, rate // 125, speaker, rate, np.random.default_rng(0))
+        assert {*pulses} == {0, 1} and pulses.sum() / 2 == pytest.approx(pitch, rel=0.12)  # in 2 s
+    second = PHONES["EH"].formants[1]
+    assert band(spoken("EH EH EH", tract=1.3), 1.15 * second, 1.45 * second) > 0.05
+    assert band(spoken("EH EH EH"), 1.15 * second, 1.45 * second) < 0.03
+    lengths = [len(spoken("AA AA AA", rate=rate)) / 16000 for rate in (0.5, 2.0)]
+    # Three phones of 0.17 s at the average rate, and pauses of 0.05 to 0.25 s.
+    assert 3 * 0.17 * 2 * 0.8 < lengths[0] < 3 * 0.17 * 2 * 1.25 + 0.9
+    assert 3 * 0.17 / 2 * 0.8 < lengths[1] < 3 * 0.17 / 2 * 1.25 + 0.5
+
+
+def test_fricatives_hiss_stops_begin_with_silence_and_diphthongs_glide() -> None:
+    assert band(spoken("S S S"), 3500, 8000) > 0.8 > 0.4 > band(spoken("P P P"), 3500, 8000)
+    rows = _phone_rows("T", 20, np.random.default_rng(0))
+    assert not rows[:10, 1].any() and (rows[10:, 1] > 0.3).all()
+    rows = _phone_rows("AY", 20, np.random.default_rng(0))
+    assert rows[0, 2:5] == pytest.approx((740, 1250, 2500), rel=0.06)
+    assert rows[-1, 2:5] == pytest.approx((420, 2100, 2700), rel=0.06)
+
+
+def test_speakers_with_high_voices_have_short_tracts() -> None:
+    speakers = [draw_speaker((1, 2, number)) for number in range(300)]
+    pitch, tract = (np.array([getattr(s, name) for s in speakers]) for name in ("pitch", "tract"))
+    assert 85 <= pitch.min() < 100 and 190 < pitch.max() < 222
+    assert 0.86 <= tract.min() < 0.9 and 1.14 < tract.max() < 1.2
+    assert np.corrcoef(pitch, tract)[0, 1] > 0.7
