@@ -18,8 +18,13 @@ from magneto.speech.batching import (
     SpeechVocabulary,
     build_vocabulary,
 )
-from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
-from magneto.speech.features import Augmentation
+from magneto.speech.config import (
+    AugmentationConfig,
+    FilterBankConfig,
+    SpeechDataConfig,
+    SyntheticConfig,
+)
+from magneto.speech.features import Augmentation, Features, FilterBank
 from tests.recorded_progress import RecordedProgress
 from tests.shards import write_lines
 from tests.unit.speech.small import DATA, FEW
@@ -206,3 +211,9 @@ def test_cached_features_change_nothing_and_slow_work_is_done_once() -> None:
     progress.work.clear()
     PreparedSpeech(replace(DATA, cached=True), 1, progress)
     assert not progress.work
+    table = plain.train_maker.source.table
+    others = ({}, {"sample_rate": 7000}, {"features": FilterBankConfig(mel_bins=40)})
+    made = [Features(table, FilterBank(replace(DATA, **each)), SILENT, np.asarray)
+            for each in others]  # fmt: skip
+    made.append(Features(table.take(np.arange(5)), FilterBank(DATA), SILENT, np.asarray))
+    assert len({each.fingerprint for each in made}) == 4

@@ -35,7 +35,7 @@ def test_patches_are_grouped_by_their_codes() -> None:
     # Where patches that are alike have a code of their own, its mean is the patch.
     twice, own = images.repeat(2, 1, 1, 1), torch.arange(9 * 16).view(9, 16).repeat(2, 1)
     assert "leave 0 % of the variance" in reconstruction_figure(twice, own, 144, 2).caption
-    opposite = torch.tensor([2.0, -2] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
+    opposite = torch.tensor([3.0, -1] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
     one = torch.zeros(8, 16, dtype=torch.long)
     assert " 100 % of the variance" in reconstruction_figure(opposite, one, 7, 2).caption
 
@@ -67,7 +67,7 @@ def test_rows_of_the_figures_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_attention_is_of_the_last_layer_to_each_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[list[torch.Tensor]] = []
     monkeypatch.setattr(figures, "tiles", lambda rows: drawn.append(list(rows)) or b"")
-    model, images = small_model(), torch.randn(2, 3, 16, 16)
+    model, images = small_model(), torch.randn(7, 3, 16, 16)
     figures.attention_figure(model, images, images, slice(0, 1))
     weights = model.encoder.attention_weights(model.embed(images), 3)[:, :, 0, 1:]
     for row, own in zip(drawn[0][1:], (weights.mean(1), weights[:, 0], weights[:, 1]), strict=True):

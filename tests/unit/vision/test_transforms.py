@@ -271,6 +271,8 @@ def test_flipping_and_erasing() -> None:
     picture = PixelPicture(photo(7, 24, 24))
     flipped = Augmentation(InputFormat(24), AugmentationConfig(flip=1.0)).pixels(picture, rng(1))
     assert np.array_equal(flipped[:, ::-1], picture.pixels())
+    plain = Augmentation(InputFormat(12), AugmentationConfig()).pixels(picture, rng(1))
+    assert np.array_equal(plain, centre_crop(picture, 12, 12))
     config = AugmentationConfig(crop="random_resized", crop_scale=(0.01, 0.02))
     ramp = PixelPicture(np.arange(100, dtype=np.uint8).repeat(300).reshape(100, 100, 3))
     part = Augmentation(InputFormat(24), config).pixels(ramp, rng(1))
@@ -330,6 +332,10 @@ def test_no_class_has_nearly_all_of_a_crop() -> None:
         parts = [change(pixels, mask, rng(number))[1] for number in range(40)]
         shares[largest] = np.mean([max((p == 0).mean(), (p == 1).mean()) > 0.75 for p in parts])
     assert shares[0.75] < 0.5 < shares[1.0] + 0.3
+    mask[1::2, 150:] = 0
+    mask[:, ::2] = IGNORED  # which is no second class
+    change = PairedAugmentation(FORMAT, PairedAugmentationConfig(resize=(1.0, 1.0)))
+    assert np.mean([(change(pixels, mask, rng(n))[1] == 1).any() for n in range(40)]) > 0.7
 
 
 def test_distortion_changes_colours_alone() -> None:
@@ -371,6 +377,7 @@ def test_jitter_changes_by_its_strengths() -> None:
     assert (changed(steps, saturation=0.5) == steps).all()
     contrast = np.diff(changed(steps, contrast=0.5)[:, 0, :, 0])
     assert contrast.min() < 80 and contrast.max() > 120
+    assert np.diff(changed(steps, contrast=3.0)[:, 0, :, 0]).min() >= 0  # no factor is negative
     bright = np.full((1, 1, 3), 100, np.uint8)
     assert (changed(bright, contrast=0.5) == bright).all()
     hues = changed(np.asarray(red), hue=0.3)[:, 0, 0]
