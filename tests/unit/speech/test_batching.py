@@ -101,6 +101,8 @@ def test_a_batch(prepared: PreparedSpeech) -> None:
         assert batch.problems[row] == ""
         assert length == len(features) == maker.source.frames()[row]
     assert batch.weights.tolist() == [1.0] * 7
+    part = Features(split.take(np.array([4, 2])), prepared.filter_bank, SILENT, np.asarray)
+    assert np.array_equal(part.sound(0).samples, maker.source.sound(4).samples)
     assert (
         batch.frames == batch.feature_lengths.sum() <= batch.cells == batch.features[..., 0].numel()
     )
@@ -177,6 +179,9 @@ def test_broken_utterances_weigh_nothing_in_training_and_stay_in_evaluation(tmp_
         "silent": (SILENCE, *nothing), "nan": (NON_FINITE, *nothing),
         "huge": (NON_FINITE, *nothing),
     }  # fmt: skip
+    given: Any = PreparedSpeech(replace(broken(tmp_path), cmvn="global"), 1)
+    good = given.train_maker.source.features(0)[0]  # of no other are the means
+    np.testing.assert_allclose(given.normaliser.mean, good.mean(0), rtol=1e-4)
     maker = prepared.validation_maker
     batch = maker.batch(np.arange(6), maker.source.normalised)
     assert batch.ids == ["good", "cut", "bad", "silent", "nan", "huge"]

@@ -328,6 +328,8 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
     read = [sound(found.validation, n) for n in range(7)]
     assert [each.problem for each in read[:5]] == ["", "", "", NO_SAMPLES, MISSING]
     assert len(read[0].samples) == 16000 and len(read[3].samples) == 0
+    features = Features(found.validation, FilterBank(SpeechDataConfig(cmvn="none")))
+    assert [features.normalised(n)[1] for n in (0, 2, 3)] == ["", NO_FRAMES, NO_SAMPLES]
 
 
 def test_sources_without_utterances_are_refused(tmp_path: Path) -> None:
@@ -369,6 +371,8 @@ def test_headers_are_read_once_and_again_of_what_has_changed(tmp_path: Path) -> 
     found = load(tmp_path, progress, hold_out="utterance").train
     expected = [1 - 0.1 * int(id[1:]) for id in found.values("id")]
     assert found.values("seconds").tolist() == pytest.approx(expected)
+    lengths = [len(sound(found, n).samples) for n in range(len(found))]
+    assert lengths == [round(16000 * each) for each in expected]
     assert progress.work == {"reading headers of recordings"}
     for changed in (False, True):
         progress.work.clear()

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.training.task import figures_of
+from magneto.vision import figures as drawing
 from magneto.vision.classification import (
     BINS,
+    MISTAKES,
     ImageClassification,
     answer_sums,
     classification_scores,
@@ -120,3 +123,50 @@ def test_the_objectives() -> None:
     found = binary.loss(model, batch)
     torch.testing.assert_close(found.total, expected)
     assert (int(found.count), int(found.logs["broken"])) == (3, 2)
+
+
+def test_targets_are_smoothed_and_frequencies_answer() -> None:
+    pytest.importorskip("sklearn")
+    changes = {"model__label_smoothing": 0.2, "data__mixup": 0.0, "data__cutmix": 0.0}
+    task = small_task("image-classification", **changes)
+    batch = task.train_stream(4, 1).batch(0)[0]
+    wanted = torch.full((4, 10), 0.02)
+    wanted[torch.arange(4), batch["labels"]] = 0.82
+    torch.testing.assert_close(batch["targets"], wanted)
+    train, held = (
+        part.labels_of().tolist() for part in (task.splits.train, task.splits.validation)
+    )
+    common = sorted(range(10), key=lambda label: -train.count(label))
+    found = task.baseline()
+    right = held.count(common[0]) / len(held)
+    assert found["accuracy"] == pytest.approx(right)
+    assert found["accuracy_top5"] == pytest.approx(sum(map(held.count, common[:5])) / len(held))
+    gap = abs(train.count(common[0]) / len(train) - right)
+    assert found["calibration_error"] == pytest.approx(gap)
+
+
+def test_figures_count_answers_and_show_the_surest_mistakes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("sklearn")
+    task = small_task("image-classification")
+    torch.manual_seed(0)
+    model = task.build_model().eval()
+    model.head.weight.data.mul_(1000)
+    drawn: dict[str, Any] = {}
+    for name in ("confusion", "mistakes"):
+        monkeypatch.setattr(
+            drawing, f"{name}_figure", lambda *given, name=name: drawn.setdefault(name, given)
+        )
+    figures_of(task, model)
+    counts, wrong = np.zeros((10, 10), int), []
+    for batch in task.validation_batches():
+        chances = model(batch["images"]).detach().softmax(1)
+        for label, row in zip(batch["labels"].tolist(), chances, strict=True):
+            answer = int(row.argmax())
+            counts[label, answer] += 1
+            if answer != label:
+                wrong.append((-float(row[answer]), f"label {label}\nmodel {answer}, "))
+    assert np.array_equal(drawn["confusion"][0], counts) and len(wrong) > MISTAKES
+    for said, (_, words) in zip(drawn["mistakes"][1], sorted(wrong)[:MISTAKES], strict=True):
+        assert said.startswith(words)
