@@ -1,10 +1,13 @@
 """Speech recognition as a task: what is counted, left out, drawn, and what a run keeps."""
 
+import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +19,8 @@ from magneto.runs import load_run
 from magneto.speech import batching
 from magneto.speech.batching import SpeechBatch
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig, TransducerConfig
-from magneto.speech.figures import draw_alignment, draw_errors, recognised_words
+from magneto.speech.decoding import Hypothesis
+from magneto.speech.figures import draw_alignment, draw_errors, draw_spectrogram, recognised_words
 from magneto.speech.task import (
     LEFT_OUT,
     NO_FINITE_LOSS,
@@ -24,6 +28,8 @@ from magneto.speech.task import (
     character_errors,
     count_references,
     error_rate_half_width,
+    error_rates,
+    normalised_rates,
     text_normaliser,
     word_errors,
 )
@@ -127,12 +133,27 @@ def test_errors_of_words_and_characters() -> None:
     assert error_rate_half_width(["a b", "c d"], ["a", "c d"]) == pytest.approx(1.96 / 4, rel=1e-4)
     for hypotheses in (["a", "c d e"], ["a x", "c"], ["a b x", "c x"]):
         assert error_rate_half_width(["a b", "c d"], hypotheses) == 0
+    # 2 errors of 4 words and 0 of 1: residuals from a rate of 0.4 are 0.4 and -0.4.
+    assert error_rate_half_width(["a b c d", "e"], ["a b", "e"]) == pytest.approx(
+        1.96 * 0.8 / 5, rel=1e-4
+    )
+    assert math.isnan(error_rate_half_width(["a", ""], ["b", "b"]))
+    rates = error_rates([("1", "one two three", "one too"), ("2", "six", "six six"), ("3", "", "")])
+    assert rates == pytest.approx({
+        "wer": 3 / 4, "cer": 11 / 16, "substitutions": 1 / 4, "deletions": 1 / 4,
+        "insertions": 1 / 4, "empty": 1 / 3,
+    })  # fmt: skip
+    found = normalised_rates([("1", "A b", "a b C"), ("2", "x", "x")], str.lower)
+    assert (found["wer_normalised"], found["cer_normalised"]) == (pytest.approx(1 / 3), 0.5)
     assert word_errors([], []).wer == 0 and word_errors(["", ""], ["", "x"]).insertions == 1
     written = recognised_words(["one two one", "two", ""], ["one too", "two two", "x"])
     assert written["one"] == {"one": 1, "": 1} and written[""] == {"two": 1, "x": 1}
     drawn = draw_errors(written, 3)
     assert "4 words, 2 of which are correct" in drawn.caption
     assert all(f">{cell}<" in str(drawn.image) for cell in ("too (1)", "(inserted)"))
+    image = str(draw_errors({"a": Counter("aax"), "b": Counter({"": 3, "b": 1})}, 3).image)
+    cells = re.findall(r">([^<>]+)</t", image)
+    assert cells[5:] == ["b", "4", "1", "3", "a", "3", "2", "0", "x (1)"]
 
 
 def test_the_three_figures() -> None:
@@ -159,7 +180,38 @@ def test_the_best_path_rises_in_the_middle_of_each_labels_frame(
     (line,) = drawn[0].axes[0].lines
     times, heights = line.get_data()
     assert line.get_drawstyle() == "steps-post" and list(heights) == [0, 1, 2, 3, 3]
-    assert times * 5 / times[-1] == pytest.approx([0, 1.5, 1.5, 3.5, 5])
+    assert times == pytest.approx([0, 0.06, 0.06, 0.14, 0.2])  # a frame is 0.04 s
+    (image,) = drawn[0].axes[0].images
+    assert image.get_array().shape == (4, 5) and image.get_extent()[:2] == pytest.approx([0, 0.2])
+    labels = task.vocabulary.encode(["one two"])[0].tolist()
+    features = np.arange(320.0).reshape(40, 8)
+    draw_spectrogram(task, "a", "one", features, Hypothesis(labels, [0, 1, 2, 3, 5, 6, 8], 0.0))
+    (axes,) = drawn[1].axes
+    assert [(t.get_text(), t.get_position()[0]) for t in axes.texts] == [
+        ("one", pytest.approx(0.06)), ("two", pytest.approx(0.28)),
+    ]  # fmt: skip
+    assert np.array_equal(axes.images[0].get_array(), features.T)
+    assert axes.images[0].get_extent() == pytest.approx([0, 0.4, 0, 8])
+
+
+def test_a_dummy_batch_fills_its_budgets() -> None:
+    for rate, labels in ((60.0, 19), (1.5, 15)):
+        task = made(max_frames=3500, max_cells=60_000, max_text_rate=rate)  # utterances of 10 s
+        one, two = task.dummy_batch(2)
+        assert one.features.shape == (3, 1000, 8) and two.targets.shape == (3, labels)
+
+
+def test_the_baseline_is_the_commonest_word() -> None:
+    task = made()
+    task.prepare()
+    texts = [text.split() for text in task.speech.splits.train.values("text")]
+    words = [word for text in texts for word in text]
+    common = max(words, key=words.count)
+    batches = task.validation_batches()
+    for limit, some in ((None, batches), (1, [batches[0]])):
+        held = [text.split() for batch in some for text in batch.texts]
+        errors = sum(len(text) - (common in text) for text in held)
+        assert task.baseline(limit)["wer"] == pytest.approx(errors / sum(map(len, held)))
 
 
 # A step is an epoch.
