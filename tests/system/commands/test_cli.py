@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from magneto.cli import COMMANDS, command_parser, guarded, main
 from magneto.data.tokenizer import load_tokenizer
+from magneto.hf import Sampling
 from tests.commands import answer, outcome, refused
 
 
@@ -172,6 +173,15 @@ def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypa
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"some words\n" * 9)))
     words = ["tokenizer", "train", "--data", "-", "--vocab-size", "264", "--out"]
     assert answer(capsys, *words, tmp_path / "t.json")["vocab_size"] == 264
+
+
+def test_options_of_sampling_reach_the_generation(language_run: Path, capsys, monkeypatch) -> None:
+    seen: list[tuple] = []
+    monkeypatch.setattr("magneto.hf.generate", lambda *given: seen.append(given[2:]) or ["x"])
+    words = "--new-tokens 3 --temperature 0.5 --top-k 7 --top-p 0.9 --beams 4 --count 2 --seed 5"
+    assert answer(capsys, "generate", language_run, "a b", *words.split())["texts"] == ["x"]
+    chosen = {"new_tokens": 3, "temperature": 0.5, "top_k": 7, "top_p": 0.9, "beams": 4}
+    assert seen == [("a b", Sampling(**chosen, count=2, seed=5))]
 
 
 def test_control_c_ends_any_command(monkeypatch, capsys) -> None:

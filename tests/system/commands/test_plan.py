@@ -118,7 +118,8 @@ def test_a_plan(capsys: Any) -> None:
     epochs = [*SMALL, "--training.epochs", "2", "--training.steps", "1"]
     assert answer(capsys, *epochs, "--examples", "6400")["steps"] == 200
     output = printed(capsys, *epochs, "--gpus", "64", "--gpu-memory", "0.001")
-    for words in ("assumed", "hybrid", "nothing fits in 0.001 GB", "give --examples N"):
+    parameters = f"{found['parameters']:,} parameters; "
+    for words in (parameters, "assumed", "hybrid", "nothing fits in 0.001 GB", "give --examples N"):
         assert words in output
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from magneto.cli import main
-from magneto.commands.transcribe import as_srt
+from magneto.commands.transcribe import as_srt, parser, search_of
+from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
 from tests.commands import Pieces, answer, outcome, printed, refused
@@ -192,6 +193,12 @@ def test_rates_of_normalised_texts(run: Path, capsys) -> None:
     found = answer(capsys, "evaluate", run, "--normaliser", "whisper-english")
     assert found["wer"] == plain["wer"] and found["wer_normalised"] >= 0
     assert found["normaliser"].startswith("whisper-english (transformers ")
+
+
+def test_options_of_the_search() -> None:
+    for words, expected in (("--search modified --beams 5", ModifiedBeamSearch(width=5, count=3)),
+                            ("--symbols-per-frame 2", GreedySearch(2))):  # fmt: skip
+        assert search_of(parser().parse(["run", "a.wav", *words.split()]), 3) == expected
 
 
 def test_an_evaluation_decodes_with_the_chosen_search(run: Path, capsys, monkeypatch) -> None:

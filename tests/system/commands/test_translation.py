@@ -9,8 +9,10 @@ import pytest
 
 from magneto.cli import main
 from magneto.commands.shared import arriving
+from magneto.commands.translate import parser, search_of
 from magneto.config import ConfigError
 from magneto.data.problems import INVALID_UTF8, Counts
+from magneto.hf import BeamSearch
 from magneto.translation.text import ReferenceTexts, select_directions
 from tests.commands import Pieces, answer, outcome, refused
 
@@ -193,6 +195,12 @@ def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> Non
             assert written[7] == ""
     other = answer(capsys, *words, "--directions", "de-en")
     assert other["bleu"] == {"de-en": found["bleu"]["de-en"]}
+
+
+def test_options_of_the_search() -> None:
+    words = "run --beams 3 --length-penalty 0.5 --longest 9 --batch-size 7"
+    found = search_of(parser().parse(words.split()), 2)
+    assert found == BeamSearch(beams=3, length_penalty=0.5, count=2, longest=9, batch_size=7)
 
 
 def test_codes_with_dashes() -> None:
