@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import pytest
 from filelock import FileLock
@@ -18,7 +19,14 @@ from magneto.cli import main
 from magneto.commands.compare import link_best
 from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep
-from magneto.lab.sweep import best_cell, delete_weights, end_if_learned, is_behind, work
+from magneto.lab.sweep import (
+    best_cell,
+    delete_weights,
+    end_if_learned,
+    is_behind,
+    run_cluster,
+    work,
+)
 from tests.commands import answer, printed, spelt, started, wait_until, written_at
 
 pytest.importorskip("sklearn")
@@ -227,6 +235,16 @@ def test_a_workers_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "Traceback" not in output
     assert "magneto: training.batch_size" in output
     assert "every worker ended with the error above" in output
+
+
+def test_a_cluster_gets_the_jobs_and_options(tmp_path: Path, monkeypatch) -> None:
+    submitit = MagicMock()
+    monkeypatch.setattr("magneto.lab.sweep.import_extra", lambda *names: submitit)
+    assert len(run_cluster(tmp_path, 3, "local", {"mem_gb": 8})) == 3
+    submitit.AutoExecutor.assert_called_once_with(folder=tmp_path / "jobs", cluster="local")
+    executor = submitit.AutoExecutor.return_value
+    executor.update_parameters.assert_called_once_with(name="magneto-compare", mem_gb=8)
+    assert executor.submit.call_args_list == [call(work, tmp_path)] * 3
 
 
 @pytest.mark.slow
