@@ -18,7 +18,7 @@ from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import write_json
 from magneto.recipe import load_recipe, open_run
-from magneto.runs import OpenRun, load_run, warn_unlearnt
+from magneto.runs import OpenRun, load_run, run_tokenizer, warn_unlearnt
 from magneto.tasks import command
 from magneto.training.logging import PLATEAU_FILE
 from tests.recorded_progress import RecordedProgress
@@ -165,6 +165,14 @@ def test_an_open_run_is_evaluated_on_some_batches_with_its_companion(tmp_path: P
     opened = OpenRun(recipe, task := Moving(), task.build_model().eval(), tmp_path)
     assert len(opened.evaluate(limit=2).predictions) == 2 < len(opened.evaluate().predictions)
     assert not task.teacher.training and not task.teacher.weight.requires_grad
+
+
+def test_a_run_without_a_text_has_no_tokenizer(tmp_path: Path) -> None:
+    load_recipe("image-classification/tiny").save(tmp_path / "recipe.yaml")
+    held = {"values": {"model.classes": 2}, "files": {}}
+    write_json(tmp_path / "assets" / "resolved.json", held)
+    with pytest.raises(FileNotFoundError, match="no tokenizer"):
+        run_tokenizer(tmp_path)
 
 
 def test_an_encoder_at_its_plateau_is_remarked_on(tmp_path: Path) -> None:

@@ -171,6 +171,17 @@ def test_a_device_has_the_peak_of_its_own_data_sheet(monkeypatch: pytest.MonkeyP
     assert peak_flops(torch.device("cpu"), "bf16") is None
 
 
+def test_trackers_are_opened_beside_each_other(tmp_path: Path, monkeypatch) -> None:
+    board, biases, lines = Mock(), Mock(), Mock()
+    monkeypatch.setattr(module, "TensorBoard", board)
+    monkeypatch.setattr(module, "WeightsAndBiases", biases)
+    given = (tmp_path, 3, config(tensorboard=True, tracker="wandb"), {}, lines)
+    assert module.open_trackers(*given) == [board.return_value, biases.return_value]
+    board.assert_called_once_with(tmp_path, 3, {})
+    board.side_effect = ImportError
+    assert module.open_trackers(*given) == [biases.return_value] and lines.call_count == 1
+
+
 @pytest.mark.parametrize(("status", "calls"), [("diverged", [call(20)]), ("interrupted", [])])
 def test_a_few_batches_measure_the_baseline(status: str, calls: list, tmp_path: Path) -> None:
     """20 of masked language modelling, unless the run goes on later."""
