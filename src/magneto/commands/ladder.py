@@ -63,7 +63,8 @@ def parser() -> Parser:
     add("--widths", type=sizes, metavar="N,M", help=what)
     what = "numbers of layers of the trained models, instead of --widths"
     add("--depths", type=sizes, metavar="N,M", help=what)
-    add("--target", type=int, required=True, help="width or number of layers of the forecast")
+    what = "width of the model to forecast; with --depths, its number of layers"
+    add("--target", type=int, required=True, help=what)
     what = f"norm placements, or all (default: {PLACEMENTS})"
     add("--placements", type=names, metavar="A,B", help=what)
     what = "learning rates to try first at the smallest size; the ladder adds others"

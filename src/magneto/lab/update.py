@@ -1,8 +1,8 @@
 """The model update by one optimizer step: its measurement, and the theory's bound.
 
-The theory (section 3.2 of the paper) bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta)
-at initialisation, divided by the learning rate eta and the width d. F is the logit of a label, and
-the step is taken on this logit. Two measurements grow differently with depth:
+The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
+initialisation: (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d), with the learning rate eta
+and the width d. The step is taken on the same logit. Two measurements grow differently with depth:
 
 - "label": the change of the label's logit, as in the theory.
 - "output": the relative change of the whole output. The step is on a batch's cross-entropy, as in

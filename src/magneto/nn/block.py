@@ -34,8 +34,8 @@ class Residual(nn.Module):
 
     `before`, `branch` and `after` are norm slots. The fourth norm slot precedes the last linear
     layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN, the residual connection is
-    x <- x + f(LN(x)). Dropout, LayerScale and stochastic depth follow `branch`. Subclasses define
-    f.
+    x <- x + f(LN(x)). After `branch`, dropout, LayerScale and stochastic depth are applied.
+    Subclasses define f.
     """
 
     def __init__(

@@ -156,8 +156,8 @@ class TransformerXLTable(StackPositions):
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x and the sinusoids of all distances, (key length + query length, width).
 
-        The first row is for the distance from the last query to the earliest key. No pair of query
-        and key has the distance of the last row, but the function `shift` needs this row.
+        The first row is for the distance from the last query to the earliest key. The last row is
+        for a distance that no query and key have. The function `shift` needs the last row.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)

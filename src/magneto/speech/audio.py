@@ -130,7 +130,7 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
 def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
     """Return the duration of a segment in seconds, and the problem of the recording.
 
-    Only the header of the file is read. The second result is "" without a problem.
+    Only the header of the file is read. If there is no problem, the second result is "".
     """
     try:
         with open_audio(file, segment) as found:

@@ -219,12 +219,12 @@ FAMILIES: dict[Layout, Family] = {
     (("before", "inside"), ("before", "inside"), "norm"): _SUB,
     (("after",), ("after",), "none"): _DEEPNET,
 }
-"""Formula of the bound by layout. A layout has three parts: the norms of self-attention, the norms
-of the feed-forward network, and the norm on top of the stack. Norms of queries and keys do not
-change the bound, since queries and keys do not scale the output of attention. Norms of
-cross-attention do not change the bound either. Theorem 3 always assumes one norm, before the output
-projection of cross-attention. A placement with head scales, a value norm, gates or a different
-first layer has no bound."""
+"""The bound's formula for each layout of norms. A layout has three parts: the norms of
+self-attention, the norms of the feed-forward network, and the norm on top of the stack. Norms of
+queries and keys do not change the bound, since queries and keys do not scale the output of
+attention. Norms of cross-attention do not change the bound either. Theorem 3 always assumes one
+norm, before the output projection of cross-attention. A placement with head scales, a value norm,
+gates or a different first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:

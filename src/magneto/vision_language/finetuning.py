@@ -267,7 +267,7 @@ class PairTask(FineTunedTask):
     """Base of tasks whose model reads a text with images and chooses a label.
 
     `column` is the column of the text. If `data.input` equals `column`, the model reads only the
-    text. `credit` is the name of the metric that `credits` computes.
+    text. The method `credits` computes a metric, whose name is `credit`.
     """
 
     primary_metric = "accuracy"
