@@ -126,9 +126,9 @@ def test_byte_tokenizers_are_saved_for_magneto_only(tmp_path: Path) -> None:
 
 def test_rows_of_an_array_are_recordings_and_invalid_samples_are_refused() -> None:
     extractor = hf.MagnetoSpeechFeatureExtractor(8000)
-    sounds = np.random.default_rng(0).standard_normal((2, 800)).astype(np.float32)
+    sounds = np.random.default_rng(0).standard_normal((3, 800)).astype(np.float32)
     wanted = extractor(list(sounds))["input_features"]
-    assert wanted.shape == (2, 8, 80) and np.ptp(wanted) > 1
+    assert wanted.shape == (3, 8, 80) and np.ptp(wanted) > 1
     for given in (sounds, torch.from_numpy(sounds), sounds.tolist()):
         np.testing.assert_array_equal(extractor(given)["input_features"], wanted)
     np.testing.assert_array_equal(extractor(sounds[0].tolist())["input_features"], wanted[:1])
