@@ -275,6 +275,9 @@ def test_normalisers(tmp_path: Path) -> None:
     assert np.array_equal(load_normaliser(path, 80)(frames), made(frames))
     with pytest.raises(ValueError, match=r"must have 4[0-9]* means"):
         load_normaliser(path, 4)
+    path.write_text(f'{{"mean": {[0] * 80}, "deviation": {[1] * 79 + [0]}}}')
+    with pytest.raises(ValueError):
+        load_normaliser(path, 80)
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"is not a run's cmvn.json"):
         load_normaliser(path, 80)

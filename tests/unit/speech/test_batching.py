@@ -108,6 +108,17 @@ def test_a_batch(prepared: PreparedSpeech) -> None:
     )
 
 
+def test_groups_keep_the_limit_of_cells(prepared: PreparedSpeech) -> None:
+    maker = prepared.train_maker
+    frames, labels = maker.source.frames(), np.array([len(each) for each in maker.labels])
+    for limit in range(4000, 30_000, 2000):
+        config = replace(CONFIG, max_cells=limit, max_frames=10_000)
+        groups = maker.groups(np.arange(24), config, np.random.default_rng(0))
+        assert sorted(np.concatenate(groups).tolist()) == [*range(24)]
+        cells = [len(g) * frames[g].max() * (labels[g].max() + 1) for g in groups if len(g) > 1]
+        assert limit / 2 < max(cells, default=limit) <= limit
+
+
 def epoch_of(stream: BatchStream, count: int) -> list[SpeechBatch]:
     """Return the groups, one a step, that have so many utterances."""
     found: list[SpeechBatch] = []

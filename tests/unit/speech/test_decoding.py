@@ -138,3 +138,5 @@ def test_fusion_adds_what_a_language_model_says() -> None:
     assert written != [each[0].labels for each in plain]
     assert all(labels == [1 + n % 2 for n in range(len(labels))] for labels in written)
     assert max(map(len, written)) > 1
+    off = ModifiedBeamSearch(width=4, fusion=pairs, fusion_weight=0.0)(model, encoded, lengths)
+    assert [each[0].labels for each in off] == [each[0].labels for each in plain]

@@ -166,6 +166,9 @@ def test_several_recordings_in_any_batches() -> None:
         words = {}
         for part in transcriber(size).transcribe(pieces):
             words.setdefault(part.recording, []).extend(part.words)
+            length = lengths[part.recording]
+            assert bool(part.texts) == (length <= 2)  # recordings of one window
+            assert not part.last or part.seconds == pytest.approx(length)
         every.append({key: [word.text for word in found] for key, found in words.items()})
     assert every[0] == every[1] == every[2]
     assert every[0].keys() == set(range(5)) and every[0][0] == every[0][2] == []
