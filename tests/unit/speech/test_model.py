@@ -83,6 +83,20 @@ def test_the_losses_are_what_they_are_called() -> None:
     torch.testing.assert_close(smoothed, expected)
 
 
+def test_intermediate_losses_are_means_over_layers() -> None:
+    one = small_model(**EVERYTHING)
+    two = small_model(**{**EVERYTHING, "intermediate_layers": (0, 0)})
+    state = one.state_dict()
+    again = {name.replace("intermediate.0", "intermediate.1"): x for name, x in state.items()}
+    two.load_state_dict(state | again)
+    found, same = one(*utterances()), two(*utterances())
+    weights = {"transducer": 1, "ctc": 0.3, "lm": 0.3, "intermediate": 0.4, "divergence": 0.2}
+    total = sum(weight * found.parts[name] for name, weight in weights.items())
+    torch.testing.assert_close(found.total, total)
+    torch.testing.assert_close(same.total, total)
+    torch.testing.assert_close(same.parts, found.parts)
+
+
 def gradients(model: Transducer, given) -> tuple[TransducerLoss, dict[str, Tensor]]:
     model.zero_grad()
     found = model(*given)

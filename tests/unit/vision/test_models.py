@@ -228,6 +228,8 @@ def test_every_layer_s_features() -> None:
     torch.testing.assert_close(found["class_token"][2], last[:, 0])
     torch.testing.assert_close(found["mean"][2], last[:, 1:].mean(1))
     torch.testing.assert_close(found["mean"][0], F.layer_norm(x, (16,))[:, 1:].mean(1))
+    pooled = model.pooled_norm(model.encoder(x)[:, 1:].mean(1))
+    torch.testing.assert_close(model(images), model.head(pooled))
 
 
 def test_one_equal_image_outvotes_all_others_which_are_less_alike() -> None:

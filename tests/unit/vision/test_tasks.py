@@ -233,6 +233,11 @@ BACKBONE: dict[str, Any] = {
 WRONG: list[tuple[type, dict[str, Any], str]] = [
     (ImageClassifierConfig, {**BACKBONE, "pooling": "first"}, "needs class_token 'learned'"),
     (ImageClassifierConfig, {**BACKBONE, "positions": "learned", "max_length": 4}, "at least 16"),
+    (
+        ImageClassifierConfig,
+        {**BACKBONE, "positions": "learned", "max_length": 16, "class_token": "learned"},
+        "at least 17",
+    ),
     (ImageClassifierConfig, {**BACKBONE, "image_size": 9}, r"\(2\) must divide image_size \(9\)"),
     (ImageTokenizerConfig, {"teacher": "clop"}, "hog, pixels, clip:PATH.*not 'clop'"),
     (ImageModelConfig, {**BACKBONE, "aggregation_layer": 3}, r"below layers \(3\), not 3"),
