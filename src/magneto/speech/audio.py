@@ -285,27 +285,30 @@ def is_truncated(found: Any, stop: float | None) -> bool:
     with nullcontext(found.name) if in_memory else open(found.name, "rb") as raw:
         if found.format == "OGG":
             return not ogg_is_complete(raw)
-        return missing_wav_bytes(raw) > TOLERANCE * found.samplerate
+        return missing_wav_seconds(raw) > TOLERANCE
 
 
-def missing_wav_bytes(raw: Any) -> int:
-    """Return the number of missing bytes of a .wav according to the header; 0 for other formats.
+def missing_wav_seconds(raw: Any) -> float:
+    """Return the missing seconds of a .wav according to its header; 0 for other formats.
 
     The result is 0 for a .wav from a pipe, whose header has no true length.
     """
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)
-    place = 12
+    place, bytes_per_second = 12, 0
     if raw.read(4) != b"RIFF":
-        return 0
+        return 0.0
     while place + 8 <= size:
         raw.seek(place)
         name, length = struct.unpack("<4sI", raw.read(8))
         place += 8
+        if name == b"fmt ":
+            (bytes_per_second,) = struct.unpack("<8xI", raw.read(12))
         if name == b"data":
-            return 0 if length >= STREAM_BYTES else place + length - size
+            missing = 0 if length >= STREAM_BYTES else place + length - size
+            return missing / max(bytes_per_second, 1)
         place += length + length % 2
-    return 0
+    return 0.0
 
 
 def ogg_is_complete(raw: Any) -> bool:

@@ -20,7 +20,7 @@ from magneto.speech.audio import (
     AudioError,
     Segment,
     header_seconds,
-    missing_wav_bytes,
+    missing_wav_seconds,
     read_blocks,
     read_sound,
     sound_pieces,
@@ -145,8 +145,8 @@ def test_a_header_with_another_length(tmp_path: Path) -> None:
         assert header_seconds(str(with_length(path, length))) == (1.0, "")
         samples, problem = read(path)
         assert problem == "" and samples.tolist() == whole
-    assert read(with_length(path, 32100))[1] == ""  # hardly anything is missing
-    assert read(with_length(path, 36000))[1] == TRUNCATED
+    for length, problem in ((35000, ""), (35400, TRUNCATED)):  # 0.09 and 0.11 seconds are missing
+        assert read(with_length(path, length))[1] == problem
     with_length(path, 64000)
     assert read(path)[1] == header_seconds(str(path))[1] == TRUNCATED
     assert len(read(path)[0]) == 16000
@@ -155,9 +155,10 @@ def test_a_header_with_another_length(tmp_path: Path) -> None:
     assert read(with_length(write(path, quiet=True), 64000))[1] == TRUNCATED
     # An odd number of bytes is filled up to an even one.
     odd = struct.pack("<4sI4s4sI4s", b"RIFF", 0, b"WAVE", b"LIST", 3, b"abc\0")
+    odd += struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 2, 5, 20, 4, 16)  # 20 bytes per second
     odd += struct.pack("<4sI", b"data", 100) + bytes(40)
-    assert missing_wav_bytes(io.BytesIO(odd)) == 60
-    assert missing_wav_bytes(io.BytesIO(b"FORM" + odd[4:])) == 0
+    assert missing_wav_seconds(io.BytesIO(odd)) == 3
+    assert missing_wav_seconds(io.BytesIO(b"FORM" + odd[4:])) == 0
 
 
 def test_missing_samples_are_measured_in_seconds_of_the_file(
