@@ -111,7 +111,7 @@ def test_numbers_of_a_probe_are_in_their_columns() -> None:
     assert list(map(brief, (99.96, 100.4, 1e6, 0.1234, 0.01234))) == [
         "100", "100", "1e+06", "0.123", "0.012"]  # fmt: skip
     theory = bound_line(Bound({"paper": 48.0, "other": 2.5}, {"paper": 51.25, "other": 9.0}))
-    assert "about 48 (paper), 2.5 (other) x" in theory and theory.endswith("weights, 51.2")
+    assert "about 48 (paper), 2.5 (other) x" in theory and theory.endswith(" 51.2")
     assert bound_line(Bound({}, {}, "no bound")) == "theory: no bound"
 
 
@@ -121,7 +121,7 @@ def test_widths_and_depths_are_in_their_columns() -> None:
     table, _, *lines = coordinate_lines(found, [16, 64], 3)
     assert table.splitlines()[2].split() == ["wide", "1", "2", "width^0.50"]
     assert lines[0].startswith("No exponent for zero: ")
-    assert "in 2 of 4 outputs. It grows fastest in top, as width^1.00. A learning" in lines[1]
+    assert "in 2 of 4 outputs." in lines[1] and "fastest in top, as width^1.00." in lines[1]
     assert len(lines) == 2 and "suits width 16 is too large at width 64" in lines[1]
     assert "at most as width^0.2 in all" in [*coordinate_lines(found[:1], [16, 64], 3)][-1]
     grown = [

@@ -204,8 +204,8 @@ def test_known_laws_are_recovered_and_cells_are_few(
         "| Sub-LN, update over the theory's bound | – | – | – | – | – |",
         "14 lay in the 80 % interval of the forecast. The median error factor of the best rate was "
         "1.18 for the forecast, 1.71 for", "runs: 67; 0.04 hours", "because attention logits",
-        "Sub-LN: no measured quantity reaches its limit by width 1024. The nearest is relative "
-        "update of weights 0.02 (",
+        "Sub-LN: no measured quantity reaches its limit by width 1024.",
+        "nearest to its limit: relative update of weights 0.02 (",
     ):  # fmt: skip
         assert part in text, part
     assert "Sub-LN           0.005: 2.621  0.0025: 2.606" in table(found)

@@ -64,12 +64,12 @@ def test_a_row_is_the_mean_over_all_predictions_of_its_steps() -> None:
 
 
 def test_the_environment_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "processor\t: 0\nmodel name\t: A: 1\n"
+    lines, version = "processor\t: 0\nmodel name\t: A: 1\n", metadata.version("torch")
     monkeypatch.setattr(module.Path, "read_text", lambda path, encoding: lines)
     found = module.environment()
     assert (found["command"], found["processor"]) == (sys.argv, "A: 1")
     assert (found["cores"], found["threads"]) == (os.cpu_count(), torch.get_num_threads())
-    assert found["packages"]["torch"] == metadata.version("torch") and found["gpus"] == []
+    assert found["packages"]["torch"] == version and found["gpus"] == []
 
 
 def test_a_damaged_record_of_the_environment_is_set_aside(tmp_path: Path) -> None:
