@@ -119,8 +119,8 @@ def as_svg(figure: Figure) -> str:
 def image_grid(rows: Sequence[np.ndarray]) -> bytes:
     """Return a PNG with a grid of images.
 
-    Each row is an array (images, height, width, channels) with values in [-1, 1]. All rows have the
-    same shape.
+    Each row is an array (images, height, width, channels) with values in [-1, 1]. All arrays have
+    the same shape.
     """
     images = ((np.stack(rows).clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
     images = np.broadcast_to(images, (*images.shape[:-1], 3))
@@ -143,8 +143,8 @@ def image_panels(
 ) -> bytes:
     """Return a PNG with the panels and headings of several sections.
 
-    A line has `columns` panels. A panel is `side` inches wide. `legend` lists matplotlib colours
-    and their meanings.
+    Each line of the PNG has at most `columns` panels. A panel is `side` inches wide. `legend` lists
+    matplotlib colours and their meanings.
     """
     letters = int(side / LETTER)
     lines: list[tuple[float, str | list[tuple[Panel, str]]]] = []

@@ -50,7 +50,7 @@ class Recipe:
         task: Name in `magneto.tasks.TASKS`, or "package.module:Class".
         seed: Seed of weights, data order, dropout and splits.
         learning_rates: Peak learning rate by placement, used if `training.learning_rate` is null.
-            The key "default" is for all other placements.
+            The value of the key "default" applies to every placement without a key.
     """
 
     name: str
@@ -193,8 +193,8 @@ def task_class(name: str) -> type[Task]:
 def config_classes(name: str) -> tuple[type, type]:
     """Return the configuration classes of a task's sections `model` and `data`.
 
-    A custom task has these classes as attributes ModelConfig and DataConfig. For other tasks, torch
-    is not imported.
+    A task named by import path has its configuration classes in the attributes ModelConfig and
+    DataConfig. For a task in `TASKS`, torch is not imported.
 
     Raises:
         ConfigError: If there is no such task. The message suggests the nearest name.

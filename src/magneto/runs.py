@@ -133,7 +133,8 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
 
     Raises:
         FileNotFoundError: If there is no run.
-        ConfigError: If the task does not support the command. The message names other commands.
+        ConfigError: If the task does not support the command. The message names commands that the
+            task supports.
     """
     name = open_run(run, overrides).task
     task = TASKS.get(name)

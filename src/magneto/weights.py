@@ -29,7 +29,7 @@ STEP = re.compile(r"step-(\d+)")
 class StoredTensor:
     """Tensor in one or more files.
 
-    `pieces` contains tuples (open file, start row, stop row). The stop row is excluded.
+    `pieces` contains tuples (open file, start, stop) for the rows `start` to `stop - 1`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class StoredTensor:
         return self.rows(0, self.shape[0])
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Return the rows `start` to `stop - 1`. A scalar has one row."""
+        """Return the rows `start` to `stop - 1`; for a scalar, return the scalar."""
         if not self.shape:
             return self.read()
         parts = [

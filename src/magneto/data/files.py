@@ -84,8 +84,8 @@ def existing_path(name: str) -> Path:
 def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
     """Yield the files below a folder, sorted by name, with files before subfolders.
 
-    Links to folders are followed, but no folder is visited twice. Hidden entries are skipped.
-    Pipes, sockets, devices, broken links and unreadable folders are counted.
+    Links to folders are followed, but no folder is visited twice. Hidden files and hidden folders
+    are skipped. Pipes, sockets, devices, broken links and unreadable folders are counted.
     """
     visited = set()
     waiting = [folder]

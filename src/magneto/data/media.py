@@ -1,7 +1,7 @@
 """Columns of media: images or recordings by row number.
 
-Media are files, members of tar shards, or values of a Hugging Face data set. The bytes are read on
-access.
+Media are files, members of tar shards, or values of a Hugging Face data set. A column reads the
+bytes of an image or recording only in a call of `read`.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def size_of(path: Path) -> int:
 
 
 class Files(MediaColumn):
-    """Column of separate files.
+    """Column of media that are separate files, not members of tar files.
 
-    `root` is the folder of relative paths. A row without a file has "".
+    `root` is the folder of relative paths. In `names`, a row without a file has the name "".
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -157,8 +157,8 @@ class Members(MediaColumn):
         shards: Paths of the tar files.
         keys: Key of each example.
         places: Array of int64, (examples, 3), which locates the member of each example. Columns of
-            the array are the tar file's number, the first byte, and the size in bytes. The tar
-            file's number is -1 if the example has no member.
+            the array are the tar file's number, the first byte, and the size in bytes. For an
+            example without a member, the tar file's number is -1.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:

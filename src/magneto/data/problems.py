@@ -110,7 +110,7 @@ class Counts(Counter[str]):
 
 
 class StrictCounts(Counts):
-    """Counts for evaluation data, in which any problem raises ValueError.
+    """Counter of problems in evaluation data, which raises ValueError at the first problem.
 
     A skipped example would change the scores of an evaluation.
     """
@@ -156,11 +156,12 @@ def read_each(
     where: str,
     first: int = 1,
 ) -> Iterator[R]:
-    """Yield the result of `read` for each record. Failures are counted as malformed records.
+    """Yield the result of `read` for each record.
 
-    `read` may raise any error. If `read` returns None, the record is skipped without a count.
-    Messages name a record by `where` and a number, as in "a.jsonl, line 3". The first record has
-    the number `first`. An error from `records` itself is not caught.
+    If `read` raises an error, `counts` counts a malformed record, but a ModuleNotFoundError is
+    raised again. If `read` returns None, the record is skipped without a count. Messages name a
+    record by `where` and a number, as in "a.jsonl, line 3". The first record has the number
+    `first`. An error from `records` itself is not caught.
     """
     for number, record in enumerate(records, first):
         try:

@@ -58,7 +58,8 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
     The limit is usually `fraction` times 2^64, which holds out about this share of the keys. If no
     key's hash were below the limit, the limit moves just above the smallest hash. If all hashes
-    were below the limit, the limit moves down to the largest hash. A single key is not held out.
+    were below the limit, the limit moves down to the largest hash. If there is only one key, this
+    key is not held out.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):

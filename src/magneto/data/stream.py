@@ -108,7 +108,7 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 
     Raises:
         ValueError: If `make` fails. The message names the first example that `make` rejects in a
-            batch of one. If `make` accepts each example alone, the message names the first and the
+            batch of one. If `make` rejects no single example, the message names the first and the
             last example.
     """
     try:
@@ -262,7 +262,7 @@ def sort_by_length(
 
 
 def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> list[np.ndarray]:
-    """Divide examples into groups whose padded size is within budgets.
+    """Divide examples into groups, each with a padded size of at most `budgets`.
 
     Args:
         order: Numbers of the examples, sorted by length.
@@ -291,7 +291,7 @@ def group_stream(
 ) -> BatchStream:
     """Return a stream of batches. A batch is a list of groups, and a group is an array of examples.
 
-    `block` returns the groups of the block with a given number. `make` makes the tensors of one
+    `block` maps a block's number to the groups of this block. `make` makes the tensors of one
     group. `batch_size` counts groups.
     """
 

@@ -254,15 +254,15 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. When a table gains rows, the old rows stay in the same
-    part, with two exceptions. If the training or validation part would be empty, the value whose
-    hash is nearest to the limit goes to the empty part. If fewer than half of the requested rows
-    would be held out, more values are held out, ordered by hash.
+    Rows with the same value stay together. When a table gains rows, training rows stay training
+    rows, and validation rows stay validation rows. This rule has two exceptions. If a part would be
+    empty, the part gets the value with the hash nearest to the limit. If fewer than half of the
+    requested rows would be held out, more values are held out, ordered by hash.
 
     Args:
         table: Table to divide.
-        fraction: Share of the column's values to hold out. The share of held-out rows is about
-            `fraction` too.
+        fraction: Share of the column's values to hold out. The share of held-out rows is then also
+            about `fraction`.
         key: Name of the column. Images and recordings are hashed by name, not by content.
         counts: Counter that receives the number of held-out rows if far more rows are held out than
             requested.

@@ -273,9 +273,9 @@ def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, 
 Place = tuple[slice, slice]
 """Slices of utterances and of frames."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
-"""Tiles of the lattice. The first item of a tile is the place. The second item is the joiner's
-hidden layer, (utterances, frames, labels + 1, joint). The third item is the logits, (cells,
-vocabulary). The next tile overwrites the logits."""
+"""Iterator over tiles, each a part of the lattice: (place, hidden, logits). `hidden` is the
+joiner's hidden layer, (utterances, frames, labels + 1, joint). The logits are (cells, vocabulary).
+Each tile overwrites the logits of the tile before."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
@@ -411,7 +411,7 @@ def _impossible(shape: tuple[int, ...], like: Tensor) -> Tensor:
 def forward_scores(lattice: Lattice, join: Callable[..., Tensor] = torch.logaddexp) -> Tensor:
     """Return the log-probability of all paths from the start to each cell, by diagonals.
 
-    With `torch.maximum` as `join`, only the most probable path to each cell counts.
+    If `join` is `torch.maximum`, the scores are those of the most probable path to each cell.
     """
     blank, label = lattice.blank, lattice.label
     scores = _impossible(blank.shape, blank)
@@ -444,7 +444,8 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 def backward_scores(lattice: Lattice) -> Tensor:
     """Return the log-probability of all paths from each cell to the end, by diagonals.
 
-    The end is the cell after the last frame. The result has one diagonal more than the lattice.
+    All paths end in the cell after the last frame. The result has time + labels + 1 diagonals,
+    since the lattice has time + labels.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape

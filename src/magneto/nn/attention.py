@@ -69,7 +69,7 @@ class Attention(nn.Module):
 
         Args:
             joined: Outputs of all heads, joined to (..., H * D).
-            x: Input of the sublayer, (..., width). The gate is computed from this input.
+            x: Input of the sublayer, (..., width). The gate is a function of `x`.
         """
         joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
@@ -329,9 +329,9 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
     """Return the position of each query in its document, (batch, query length).
 
     A sequence may contain several packed documents. A document starts at position p if positions
-    before p and positions from p on do not attend to each other. Without such a position, the
-    sequence counts as one document. Sliding windows and prefixes can make documents inseparable.
-    With a cache, the first document starts at the earliest key that a query attends to.
+    before p and positions from p on do not attend to each other. A sequence without such a position
+    p counts as one document. A sliding window or a prefix can hide where a document starts. With a
+    cache, the first document starts at the earliest key that a query attends to.
 
     `attention_mask` is boolean, (batch, query length, key length). `past` is the number of
     positions in the cache.

@@ -8,10 +8,11 @@ The paper (arXiv 2210.06423) defines Sub-LN in section 3.1, with activation φ:
     FC2(x)  = W^2 LN(x)                           (4)
     FFN(x)  = x + FC2(φ(FC1(x)))                  (5, printed without "x +")
 
-A residual connection has four slots for a norm. With Sub-LN, the slot `before` holds the LN of (1)
-and (3). The slot `inside` holds the LN of (2) and (4). The table in `magneto.theory.placement` has
-a row for each norm placement. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2.
-`magneto.nn.attention` implements equations (1) and (2) without the residual sum.
+A residual connection has four slots for a norm. With Sub-LN, the slot `before` holds the LN of
+equations (1) and (3). With Sub-LN, the slot `inside` holds the LN of equations (2) and (4). The
+table in `magneto.theory.placement` has a row for each norm placement. `magneto.nn.init` applies the
+gain to W^V, W^O, W^1 and W^2. `magneto.nn.attention` implements equations (1) and (2) without the
+residual sum.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from magneto.theory.placement import Depth, Sublayer
 class Residual(nn.Module):
     """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
 
-    `before`, `branch` and `after` are norm slots. The fourth norm slot precedes the last linear
-    layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN, the residual connection is
-    x <- x + f(LN(x)). After `branch`, dropout, LayerScale and stochastic depth are applied.
-    Subclasses define f.
+    `before`, `branch` and `after` are norm slots. A fourth norm slot, `inside`, precedes the last
+    linear layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN, the residual
+    connection is x <- x + f(LN(x)). After `branch`, dropout, LayerScale and stochastic depth are
+    applied. Subclasses define f.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ GATED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class GatedUnit(nn.Module):
-    """Gated unit activation(gate) * value. The first half of the input is the gate."""
+    """Gated unit activation(gate) * value, where gate and value are the halves of the input."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

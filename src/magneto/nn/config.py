@@ -115,8 +115,8 @@ class TransformerConfig:
     """Initial value of LayerScale (arXiv 2103.17239), a learned factor for each channel of each
     branch (default: null, off)."""
     drop_path: Free[Dropout] = 0.0
-    """Stochastic depth: probability that a branch of the top layer is dropped. Lower layers have
-    proportionally lower probabilities."""
+    """Stochastic depth: probability that a branch of the top layer is dropped. From the bottom
+    layer to the top layer, the probability grows linearly from 0."""
     positions: Positions = "none"
     """Position encoding. "learned" and "sinusoidal" are added to the embeddings. "rotary"
     rotates queries and keys. "t5" adds a learned bias to attention's logits, per head and
@@ -282,7 +282,8 @@ class MultiwayConfig(TransformerConfig):
     in the paper."""
     vision_language_layers: NonNegativeInt = 0
     """Number of top layers with a third feed-forward network, for tokens of image-text pairs
-    (default: 0). BEiT-3 has 3 such layers. Values above 0 need "shared_attention"."""
+    (default: 0). BEiT-3 has 3 such layers. A value above 0 needs `experts` to be
+    "shared_attention"."""
 
     @rule
     def _top_layers_are_of_pairs(self) -> Iterator[str]:

@@ -71,10 +71,10 @@ class PatchEmbedding(nn.Module):
 class ConvolutionalStem(nn.Module):
     """Convolutional stem: strided convolutions with norm and GELU (arXiv 2106.14881).
 
-    The strides are the prime factors of the patch size, so there is one vector per patch. The
-    second convolution is extra and has stride 1. Neither norm nor GELU follows the final
-    convolution. Each vector depends on pixels around the patch too, which helps with few images.
-    Weights have torch's initialisation.
+    The strides are the prime factors of the patch size, so there is one vector per patch. After the
+    first convolution, an additional convolution has stride 1. Neither norm nor GELU follows the
+    final convolution. The vector of a patch also depends on pixels around the patch, which helps
+    with few training images. Weights have torch's initialisation.
     """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:

@@ -68,7 +68,7 @@ class Projection(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, rows of the weight) of each slice. The rows are a view of the weight."""
+        """Yield (role, rows of the weight) for each slice; these rows are views."""
         parts = self.weight.split([rows for _, rows in self.slices])
         yield from zip((role for role, _ in self.slices), parts, strict=True)
 
@@ -192,8 +192,8 @@ class RMSNorm(nn.RMSNorm):
 def identity(x: Tensor, *others: Tensor) -> Tensor:
     """Return x. The function is the value of an empty norm slot and of other absent parts.
 
-    Most slots of a layer are empty. An `nn.Identity` in each empty slot would slow down small
-    models by a few percent.
+    Most norm slots of a layer are empty. With an `nn.Identity` in each empty norm slot, small
+    models would be a few percent slower.
     """
     return x
 

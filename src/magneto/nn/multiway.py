@@ -11,8 +11,8 @@ both modalities. The table lists the experts of each sublayer.
 
 Linear layers do not process padding. Only attention needs padded rows, (samples, longest, ...). In
 each padded row, vision tokens come before language tokens. The data loader computes the place of
-each token in the padded rows on the CPU (`pack`). The device can therefore compute without waiting
-for values of tensors.
+each token in the padded rows on the CPU (`pack`). With these places, the forward pass need not wait
+for values from the device.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class Packing:
         """Return the row numbers of the first `count` samples of each kind.
 
         The kinds are images without text, image-text pairs, and texts without image. If a batch has
-        fewer than `count` samples of a kind, samples of the next kind fill the gap. The method
+        fewer than `count` samples of a kind, the rows after these samples fill the gap. The method
         does not wait for the device.
         """
         alone, paired = self.vision_alone, self.language_paired
@@ -341,8 +341,10 @@ def pack(vision_lengths: Sequence[int], language_lengths: Sequence[int]) -> Pack
     Padded rows are as long as the longest sample.
 
     Args:
-        vision_lengths: Number of vision tokens in each sample. A text without image has 0.
-        language_lengths: Number of language tokens in each sample. An image without text has 0.
+        vision_lengths: Number of vision tokens in each sample. A text without image has 0 vision
+            tokens.
+        language_lengths: Number of language tokens in each sample. An image without text has 0
+            language tokens.
 
     Raises:
         ValueError: If a sample has no tokens.
@@ -415,7 +417,7 @@ def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
 
 
 class ToRows(torch.autograd.Function):
-    """Copy of tokens to padded rows. The backward pass is faster than torch's."""
+    """Copy of tokens to padded rows, with a faster backward pass than torch's autograd."""
 
     @staticmethod
     def forward(

@@ -1,14 +1,14 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Images have a grid of patches and two more encodings: BEiT's relative bias, and rotary positions in
-two dimensions. Both encodings of the grid act in attention. The embeddings of the same model may
-also have learned or sinusoidal positions. Prefix vectors, such as a class token, have no place on
-the grid.
+two dimensions. The relative bias and the rotary positions of the grid act in attention. The
+embeddings of the same model may also have learned or sinusoidal positions. Prefix vectors, such as
+a class token, have no place on the grid.
 
-Each position encoding has two kinds of module. The stack's module runs once, at the start of the
-forward pass. The stack's module may change the embeddings, and returns a tensor for all layers.
-Each layer's module runs before the layer's attention. The layer's module may change queries and
-keys, and returns a bias on the attention logits.
+Each position encoding has one module for the stack and one module per layer. The stack's module
+runs once, at the start of the forward pass. The stack's module may change the embeddings, and
+returns a tensor for all layers. Each layer's module runs before the layer's attention. The layer's
+module may change queries and keys, and returns a bias on the attention logits.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SinusoidalPositions(StackPositions):
     """Sines and cosines that are added to the embeddings (arXiv 1706.03762, section 3.5).
 
     The wavelengths extend from 2 pi to 10000 * 2 pi. As in Marian, all sines come before all
-    cosines. The paper interleaves sines and cosines.
+    cosines. The Transformer paper, in contrast, interleaves sines and cosines.
     """
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
@@ -92,9 +92,10 @@ class RotaryTable(StackPositions):
 class T5Table(StackPositions):
     """Learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
-    An encoder has 16 buckets for each direction. A decoder has 32 buckets for earlier positions. In
-    each direction, the nearer half of the buckets hold one distance each. The farther half hold
-    ranges of distances, which grow logarithmically up to 128.
+    An encoder has 16 buckets for earlier positions and 16 buckets for later positions. A decoder
+    has 32 buckets, all for earlier positions. In each direction, half of the buckets are for the
+    shortest distances, one distance per bucket. In the second half, each bucket holds a range of
+    distances. These ranges grow logarithmically up to the distance 128.
     """
 
     buckets = 32
@@ -140,9 +141,9 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """Return the heads' slopes, (heads,).
 
     If the number of heads is a power of two, the slopes are a geometric sequence from 2 ** (-8 /
-    heads) to 2 ** -8. For any other number, the list starts with the slopes for the next lower
-    power of two. The list continues with the first, third, fifth, ... slope for the next higher
-    power of two.
+    heads) to 2 ** -8. For any other number of heads, let n be the next lower power of two. The
+    first n heads have the slopes of a model with n heads. The remaining heads have the first,
+    third, fifth, ... slope of a model with 2n heads.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)
@@ -156,8 +157,9 @@ class TransformerXLTable(StackPositions):
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x and the sinusoids of all distances, (key length + query length, width).
 
-        The first row is for the distance from the last query to the earliest key. The last row is
-        for a distance that no query and key have. The function `shift` needs the last row.
+        Row 0 has the distance from the last query to the earliest key, and each further row has a
+        distance lower by 1. No pair of query and key has the distance of the last row, but `shift`
+        needs this row.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
@@ -235,9 +237,10 @@ def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
 def bias_rows(grid: Grid) -> int:
     """Return the number of rows of a bias table.
 
-    The table has a row for each relative position. A grid with a prefix has three more rows. The
-    first is for prefix vectors that attend to the grid. The second is for grid places that attend
-    to the prefix. The last is for pairs of prefix vectors.
+    The table has a row for each relative position. If the grid has a prefix, the table ends with
+    three more rows. The third-last row is for prefix vectors that attend to the grid. The
+    second-last row is for grid places that attend to the prefix. The last row is for pairs of
+    prefix vectors.
     """
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
@@ -246,8 +249,8 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
     """Return the row number in the bias table for each pair of query and key, (length, length).
 
     As in BEiT, table rows are sorted by the row difference, then by the column difference. A
-    difference is the query's row or column on the grid minus the key's. The three table rows for a
-    prefix come last.
+    difference is the query's row or column on the grid minus the key's. The last three table rows
+    are for a prefix (see `bias_rows`).
     """
     row, column = places(grid, device)
     down = row[:, None] - row + grid.rows - 1
@@ -303,9 +306,9 @@ class TransformerXLLogits(LayerPositions):
     """Position module of a layer for Transformer-XL's relative positions, as in ESPnet.
 
     The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
-    (arXiv 1901.02860, section 3.3). Each layer has its own matrix W. Each head has vectors u and v,
-    with Xavier uniform initialisation as in ESPnet. The product (q + v) W r becomes a bias on the
-    attention logits, without a copy.
+    (arXiv 1901.02860, section 3.3). The matrix W is learned, and differs from layer to layer. Each
+    head has vectors u and v, with Xavier uniform initialisation as in ESPnet. The product (q + v) W
+    r becomes a bias on the attention logits, without a copy.
     """
 
     sublayer: Sublayer = "self_attention"
@@ -334,7 +337,7 @@ class TransformerXLLogits(LayerPositions):
 def shift(products: Tensor) -> Tensor:
     """Turn a value per distance, (..., T, S + T), into a value per key, (..., T, S), as a view.
 
-    In the row of query i, the product with key s is in column T - 1 - i + s.
+    `products[..., i, T - 1 - i + s]` is the value of query i and key s.
     """
     queries = products.shape[-2]
     keys = products.shape[-1] - queries
@@ -369,13 +372,15 @@ ENCODINGS: dict[str, tuple[type[StackPositions], type[LayerPositions]]] = {
     "transformer_xl": (TransformerXLTable, TransformerXLLogits),
     "alibi": (AlibiTable, BiasedLogits),
 }
-"""The stack's module and the layer's module for each value of the field `positions`."""
+"""Classes of the stack's module and of the layer's module, by the value of the field
+`positions`."""
 GRID_ENCODINGS: dict[str, tuple[type[GridEncoding], type[LayerPositions]]] = {
     "relative_bias": (GridIndex, GridBiasLogits),
     "shared_relative_bias": (SharedGridBias, BiasedLogits),
     "rotary": (GridRotaryTable, RotaryLogits),
 }
-"""The stack's module and the layer's module for each value of the field `grid_positions`."""
+"""Classes of the stack's module and of the layer's module, by the value of the field
+`grid_positions`."""
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPositions:

@@ -98,8 +98,8 @@ class ProbedStack(nn.Module, ABC):
 
         Returns:
             The first value selects samples by an index into the batch dimension. The second value
-            marks positions without padding in the chosen samples, boolean (samples, length). With
-            None as the second value, the measurements include padding.
+            marks positions without padding in the chosen samples, boolean (samples, length). If the
+            second value is None, the measurements include padding.
         """
 
 

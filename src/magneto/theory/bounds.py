@@ -93,8 +93,9 @@ def derived_scales(
     Args:
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
-        cross_gain: Value of v and w in cross-attention. In the paper's text and code, the value is
-            1. With None, the value is the same as in self-attention, as theorem 3 assumes.
+        cross_gain: Value of v and w in cross-attention. In the text and the code of the paper
+            (arXiv 2210.06423), v and w are 1 in cross-attention. None uses the v and w of
+            self-attention, as theorem 3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
@@ -116,8 +117,8 @@ def effective_scale(fan_in: int, variance: float) -> float:
 def _printed(signals: Sequence[float], alpha: float) -> list[float]:
     """Return q_l as printed in theorems 1 to 3, equal for every l.
 
-    With signals s_k, q_l = (1 + sum_k s_k / (s_1 + ... + s_(k-1))) / (s_1 + ... + s_L). The sum is
-    over k = 2..L.
+    For signals s_1 ... s_L, q_l is (1 + r_2 + ... + r_L) / (s_1 + ... + s_L), where r_k is s_k /
+    (s_1 + ... + s_(k-1)).
     """
     sums = list(accumulate(signals))
     paths = 1 + fsum(s / before for s, before in zip(signals[1:], sums[:-1], strict=True))
@@ -125,7 +126,7 @@ def _printed(signals: Sequence[float], alpha: float) -> list[float]:
 
 
 def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l of appendix A: as `_printed`, but with a sum over k = l+1..L."""
+    """Return q_l of appendix A: (1 + r_(l+1) + ... + r_L) / (s_1 + ... + s_L); see `_printed`."""
     sums = list(accumulate(signals))
     ratios = [s / before for s, before in zip(signals[1:], sums[:-1], strict=True)]
     above = list(accumulate(reversed(ratios), initial=0.0))[::-1]
@@ -133,12 +134,12 @@ def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
 
 
 def _telescoped(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l to all orders: 1 / P_l, where P_l is 1 plus the signals of sublayers 1..l."""
+    """Return q_l without approximation: 1 / (1 + s_1 + ... + s_l) for signals s_1 ... s_L."""
     return [1 / variance for variance in accumulate(signals, initial=1.0)][1:]
 
 
 def _skip_only(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l of DeepNet's theorems: every sublayer counts equally."""
+    """Return q_l of DeepNet's theorems: 1 / alpha^2, the same for every sublayer."""
     return [alpha**-2] * len(signals)
 
 
@@ -222,9 +223,9 @@ FAMILIES: dict[Layout, Family] = {
 """The bound's formula for each layout of norms. A layout has three parts: the norms of
 self-attention, the norms of the feed-forward network, and the norm on top of the stack. Norms of
 queries and keys do not change the bound, since queries and keys do not scale the output of
-attention. Norms of cross-attention do not change the bound either. Theorem 3 always assumes one
-norm, before the output projection of cross-attention. A placement with head scales, a value norm,
-gates or a different first layer has no bound."""
+attention. Norms of cross-attention do not change the bound. For every placement, theorem 3 assumes
+the same norm in cross-attention: a norm before the output projection. A placement with head scales,
+a value norm, gates or a different first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
@@ -273,14 +274,15 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
 
 
 CROSS_ATTENTION: dict[str, int] = {"second": 2, "paper": 1}
-"""Number l of the first cross-attention in the decoder. Every third sublayer is cross-attention.
-With "second", l = 2, 5, 8, ..., as in the model and in DeepNet. With "paper", l = 1, 4, 7, ..., by
-the printed condition of theorem 3 (l % 3 == 1)."""
+"""Number l of the first cross-attention in the decoder. In a decoder with cross-attention, every
+third sublayer is cross-attention. With "second", sublayers 2, 5, 8, ... are cross-attention, as in
+the model and in DeepNet. With "paper", sublayers 1, 4, 7, ... are cross-attention, by the printed
+condition of theorem 3 (l % 3 == 1)."""
 
 
 @dataclass(frozen=True)
 class EncoderDecoderBound:
-    """Terms of theorem 3, divided by eta d.
+    """Terms of the bound in theorem 3, each divided by the learning rate eta and the width d.
 
     Attributes:
         decoder: Update of the decoder's own weights.

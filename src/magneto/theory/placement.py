@@ -147,8 +147,8 @@ class Placement:
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
         gain: Gain of those weights at initialisation.
         alpha: Weight of the skip connection.
-        first: Separate row for the lowest layer, or None. In this row, `final`, `scaled` and `gain`
-            are ignored.
+        first: Separate row for the lowest layer, or None. The fields `final`, `scaled` and `gain`
+            of the row `first` are ignored.
     """
 
     name: str
@@ -355,7 +355,7 @@ VARIANTS: dict[str, Placement] = {
 def find_placement(name: str | Placement) -> Placement:
     """Return a row by name or import path "module:NAME"; return a `Placement` unchanged.
 
-    The name of an imported row is its import path.
+    For an import path, the field `name` of the returned row is the import path.
 
     Raises:
         ValueError: If no row has this name. The message suggests the nearest row and lists all.

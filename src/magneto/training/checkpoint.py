@@ -537,8 +537,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would lose.
 
-    If the run has no weights except the folder `best`, a restart may be safe. The restart repeats
-    the same steps, and soon writes the same weights again.
+    If the run has no weights except the folder `best`, a restart may lose nothing. A restarted run
+    repeats the steps of the first start, and soon writes `best` again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -76,14 +76,14 @@ class TrainingConfig:
     log_every: Free[PositiveInt] = 10
     """Steps between log rows."""
     evaluate_every: NonNegativeInt = 0
-    """Steps between evaluations. With 0, there is only one evaluation, at the end."""
+    """Steps between evaluations. 0: the run is evaluated once, after the last step."""
     evaluate_limit: PositiveInt | None = None
     """Largest number of batches in an evaluation (default: null, all batches)."""
     patience: PositiveInt | None = None
     """Early stopping: training ends after this number of evaluations without a better primary
     metric (default: null, off). With early stopping, the best weights become the final weights."""
     save_every: Free[NonNegativeInt] = 0
-    """Steps between checkpoints. With 0, there is only one checkpoint, at the end."""
+    """Steps between checkpoints. 0: the run writes one checkpoint, after the last step."""
     keep_checkpoints: PositiveInt = 2
     """Number of undamaged checkpoints to keep."""
     async_save: Free[bool] = False

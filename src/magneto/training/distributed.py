@@ -50,8 +50,8 @@ class World:
         world_size: Number of all processes.
         device: Device of this process.
         strategy: Parallel strategy: "none", "ddp", "fsdp" or "hybrid".
-        shard_size: Number of consecutive ranks that share one copy of the model. The value 1 means
-            that each rank has a whole copy.
+        shard_size: Number of consecutive ranks that share one copy of the model. With a
+            `shard_size` of 1, each rank has a whole copy of the model.
     """
 
     rank: int
@@ -349,7 +349,7 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 def reshard(model: nn.Module) -> None:
     """Free the parameters that FSDP gathered in a forward pass without a backward pass.
 
-    Without this call, FSDP would use the old values after weights were replaced.
+    Call `reshard` before weights are replaced, because FSDP would use the gathered old values.
     """
     if is_fsdp(model):
         model.reshard()

@@ -139,7 +139,7 @@ def grouped(key: str) -> str:
 
 
 def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return nested values by dotted name. Lists and None become text."""
+    """Return nested values by dotted name. In the result, lists and None are converted to text."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -262,7 +262,7 @@ def write_environment(run: Path) -> None:
 
 
 def read_environments(path: Path) -> list[dict[str, Any]]:
-    """Return the environment of each start of a run.
+    """Return a record of the environment for each time that a run was started or resumed.
 
     Raises:
         DamagedError: If the file is damaged.

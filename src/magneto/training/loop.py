@@ -286,9 +286,9 @@ def accumulate(
     The function does not wait for the device.
 
     Returns:
-        Three parts: values, names and units. The values are sums over all ranks, on the device:
-        loss, count and the task's logs. The second part has a name for each value. The third part
-        is the number of this rank's units, such as tokens (`Task.unit`).
+        The tuple (values, names, units). `values` are sums over all ranks, on the device: loss,
+        count and the task's logs. `names` has a name for each value. `units` is the number of this
+        rank's units, such as tokens (`Task.unit`).
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):

@@ -5,10 +5,10 @@ device, sharded, and initialised module by module. With this initialisation, no 
 for the whole model. A module's random numbers depend on the seed and the module's name alone.
 
 Module-by-module initialisation has a condition: `reset_parameters` of each module fills the
-module's tensors, and nothing changes the tensors afterwards. Modules of torch and Magneto satisfy
-this condition for module-by-module initialisation. A module violates the condition if the module
-sets a value in a child, loads weights, or has parameters without `reset_parameters`. In a model
-that violates the condition, every process builds the whole model and keeps some rows.
+module's tensors, and nothing changes the tensors afterwards. Modules of torch and Magneto can be
+initialised module by module. A module can't be initialised separately if the module sets a value in
+a child, loads weights, or has parameters without `reset_parameters`. If a model has such a module,
+every process builds the whole model and keeps some rows.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
 
     Returns:
         Number of operations, and number of the task's units in the batch. If the model or the loss
-        reads values of tensors, the result is nan and 1.
+        reads values of tensors, the count is impossible, and the result is (nan, 1).
     """
     task.companion()  # created outside the fake mode, with values
     fake, counted = FakeTensorMode(allow_non_fake_inputs=True), CountedOperations()
@@ -343,8 +343,8 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
     """Check that training can fit in memory, from shapes of the model and of a few examples.
 
     Weights, gradients and optimizer state must fit in the device's memory. The examples of a batch
-    must fit in the CPU's memory. Activations are not included, so training needs more memory than
-    the check computes. A model whose construction reads values of tensors is not checked.
+    must fit in the CPU's memory. The check does not count activations, for which training needs
+    additional memory. A model whose construction reads values of tensors is not checked.
 
     Raises:
         ValueError: If the memory is too small. The message says which setting to lower.

@@ -103,9 +103,9 @@ def gradient_scale(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient norm before clipping, and a factor for the gradients.
 
-    Before the multiplication, the gradients are those of the summed loss, averaged over ranks. The
-    gradients times the factor are the clipped gradients of the mean loss. `count` is the number of
-    predictions on all ranks. Norm and factor stay on the device.
+    The function expects gradients of the summed loss, averaged over ranks. The factor converts
+    these gradients to the clipped gradients of the mean loss. `count` is the number of predictions
+    on all ranks. Both results are tensors on the device, so the host does not wait.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()
@@ -122,7 +122,10 @@ def gradient_scale(
 def scale_gradients(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> Tensor:
-    """Multiply the gradients by the factor of `gradient_scale`. Return the norm before clipping."""
+    """Multiply the gradients by the factor of `gradient_scale`, and return the gradient norm.
+
+    The gradient norm is that of the mean loss before clipping.
+    """
     norm, scale = gradient_scale(parameters, count, clip_norm, world)
     torch._foreach_mul_([local_shard(p.grad) for p in parameters if p.grad is not None], scale)
     return norm

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 ASSETS = "assets"
 """Folder in a run that `Task.save_assets` fills."""
 RESOLVED_FILE = "resolved.json"
-"""File in a run's assets with the recipe's fields that the data determined. With this file, a
-run can be loaded without data and without other runs."""
+"""File in a run's assets with the recipe's fields that the data determined. Because of
+resolved.json, a run can be loaded without the data and without other runs."""
 DIGEST_FILE = "data.digest"
 """File in a run's assets that identifies the content of the training data."""
 NON_FINITE = "non_finite"
@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Add up the losses, units and logs of a batch's groups. Logs are added by name."""
+    """Add up the losses, the units, and each log of a batch's groups."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()
@@ -110,8 +110,8 @@ class Task(ABC):
             this name.
         higher_is_better: Flag for a primary metric whose higher values are better.
         unit: Unit of throughput in the plural, such as "tokens".
-        whole_model: Reason why each rank needs a whole model, for error messages. The reason is ""
-            if ranks may hold shards.
+        whole_model: Reason why each rank needs a whole model, for error messages. `whole_model` is
+            "" if ranks may hold shards of the model.
         ModelConfig: Dataclass of the recipe's section `model`. Only tasks named by import path need
             this class.
         DataConfig: Dataclass of the recipe's section `data`. Only tasks named by import path need
@@ -147,8 +147,8 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
 
-        The method is also called on the meta device, for two reasons. Weights can be initialised
-        module by module (`magneto.training.model`), and operations can be counted without memory.
+        Magneto also builds the model on the meta device, to initialise weights module by module
+        (`magneto.training.model`) and to count operations without memory.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
@@ -166,9 +166,10 @@ class Task(ABC):
         return None
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return factors of the learning rate by parameter name. Missing names have the factor 1.
+        """Return factors of the learning rate by parameter name.
 
-        Examples are layer-wise decay, a higher rate of the head, and frozen weights (factor 0).
+        A parameter without an entry has the factor 1. Examples are layer-wise decay, a higher rate
+        of the head, and a factor of 0 for frozen weights.
         """
         return {}
 
@@ -201,8 +202,9 @@ class Task(ABC):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update values without gradients, such as moving averages, after every optimizer step.
 
-        During a step, the forward passes of micro-batches store sums in the model. The method
-        `end_step` adds the sums over ranks. The result must not depend on how a batch is divided.
+        During a step, the forward passes of micro-batches store sums in the model. `end_step` adds
+        up these sums over all ranks by `add_up`. The result must not depend on how a batch is
+        divided.
 
         Args:
             model: Model on the device. Gradients are disabled.
@@ -232,7 +234,7 @@ class Task(ABC):
 
         The model is in evaluation mode, without gradients, in the run's precision. The method must
         call the model equally often for every batch, because ranks may hold shards of the model. By
-        default, the method calls `loss`. The sums are then "loss", "count" and the entries of
+        default, the method calls `loss`. The default sums are "loss", "count" and the entries of
         `Loss.logs`.
         """
         found = self.loss(model, batch)
@@ -278,8 +280,8 @@ class Task(ABC):
             directory: Folder without files, which becomes the folder `assets` of the run.
 
         Returns:
-            Values of the recipe's fields that the data determined, by dotted name. With these
-            values, the model can be built without data. A path among the values must be inside
+            Values of the recipe's fields that the data determined, by dotted name. These values
+            suffice to build the model without the data. A path among the values must be inside
             `directory`.
         """
         return {}
@@ -383,11 +385,11 @@ def read_files(path: Path) -> dict[str, bytes]:
 
 
 def resolved_fields(run: Path) -> dict[str, Any]:
-    """Return the recipe's fields that a run's data determined. Before training, return {}.
+    """Return the recipe's fields that a run's data determined, or {} before the run's start.
 
     Raises:
-        FileNotFoundError: If an asset is missing, such as the tokenizer. A new tokenizer would not
-            fit the weights.
+        FileNotFoundError: If an asset is missing, such as the tokenizer. The weights fit only the
+            tokenizer of the run.
     """
     folder = run / ASSETS
     if not folder.is_dir() and not (run / "environment.json").exists():

@@ -1,7 +1,7 @@
 """Batches of images: shuffled and augmented for training, fixed for evaluation.
 
-A single broken image does not end a run. In training, a random image replaces a broken one. In
-evaluation, a blank image replaces a broken one and counts as wrong.
+A single broken image does not end a run. In training, a random image replaces a broken image. In
+evaluation, a blank image replaces a broken image, and the prediction counts as wrong.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ LEAST_PATCH = 2
 def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
-    A given size is returned unchanged. A derived image size is at most `LARGEST_SIDE`, and a
-    derived patch size gives at most `PATCHES` patches per side.
+    An `image_size` or `patch_size` that is not None is returned unchanged. A derived image size is
+    at most `LARGEST_SIDE`, and a derived patch size gives at most `PATCHES` patches per side.
     """
     size = image_size or min(side, LARGEST_SIDE)
     patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
@@ -306,9 +306,10 @@ class ImageClassificationDataConfig(ImageDataConfig):
     """Alpha of CutMix's Beta distribution (1.0 in the paper); 0 turns CutMix off. If mixup and
     CutMix are both on, each pair of images gets one of the two at random."""
     class_names: str | None = None
-    """Path of a text file with one class name per line, in the order of the classes' numbers. The
-    file replaces `classes`. Use a file if the evaluation folders are not named like the run's
-    classes. ImageNet's folders, for example, are named by wnids (n01440764, ...)."""
+    """Path of a text file with one class name per line, in the order of the classes' numbers.
+    `class_names` replaces `classes`. Set `class_names` if an evaluation's folders do not have the
+    names of the run's classes. ImageNet's folders, for example, are named by wnids (n01440764,
+    ...)."""
     candidates: Literal["all", "present"] = "all"
     """Classes that validation may predict. With "all", every class of the model is allowed. With
     "present", only classes of the validation images are allowed, such as the 200 of ImageNet-A."""
@@ -345,17 +346,17 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     """Decay of the codebook's moving averages."""
     revive_below: Dropout = 0.03
     """A code is revived if its share of the features falls below this value divided by `codes`. A
-    revived code gets part of a frequent code's features. The value 0 turns revival off, as in BEiT
-    v2's released code."""
+    revived code gets part of a frequent code's features. With `revive_below` 0, no code is revived,
+    as in BEiT v2's released code."""
     commitment: NonNegativeFloat = 1.0
     """Weight of the commitment loss, the mean squared difference between the encoder's output and
     the code's vector."""
     decoder_depth: Layers = 3
     """Number of layers of the decoder."""
     teacher: str = "hog"
-    """Teacher whose features the decoder predicts. With "hog", the features are histograms of
-    gradients. With "pixels", the features are the pixels. With "clip:PATH" or "dino:PATH", the
-    teacher is a transformers model in a folder or on the hub."""
+    """Teacher whose features the decoder predicts. With "hog", the decoder predicts histograms of
+    gradients. With "pixels", the decoder predicts the pixels of each patch. With "clip:PATH" or
+    "dino:PATH", the teacher is a transformers model in a folder or on the hub."""
     target_width: PositiveInt | None = None
     """Width of the teacher's features; null takes the width from the teacher."""
 
@@ -376,9 +377,10 @@ class ImageModelConfig(ImageEncoderConfig):
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
     """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns patch aggregation off.
-    A second, small stack predicts the codes too. The small stack reads the patches of
-    `aggregation_layer` and the class token of the top layer. The class token therefore has to
-    summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
+    Patch aggregation adds a small stack, which also predicts the codes. The small stack reads the
+    features of the patches at `aggregation_layer`, and the class token of the top layer. The small
+    stack thus trains the class token to summarise the image. BEiT v2 uses layer 9 of 12 and layer
+    21 of 24."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
@@ -487,8 +489,8 @@ class SegmentationDataConfig(ImageSourceConfig):
     source may also be a table of paths, `hf:NAME[:CONFIG]`, or a folder. A folder of images and
     masks has images/ and annotations/, or train/ and trainannot/."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers, after `reduce_zero_label`. Null uses the
-    names in the source. If the source has no class names, the class numbers are the names."""
+    """Names of the classes in the order of their numbers, after `reduce_zero_label`. null: the
+    class names of the source. If the source has no class names, the class numbers are the names."""
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()

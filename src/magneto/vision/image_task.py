@@ -41,8 +41,8 @@ EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encod
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
     """Return the weights of patch embedding, class token and encoder from the run in `pretrained`.
 
-    Learned positions are interpolated to the model's grid. `model` only gives the names of the
-    weights.
+    Learned positions are interpolated to the model's grid. The function reads only the names of the
+    weights of `model`, not the values.
     """
     run, held = pretrained_encoder(config)
     stored = open_tensors(find_weights(run))
@@ -92,8 +92,8 @@ class Prediction:
     """Prediction of a model for one image.
 
     Attributes:
-        labels: Names of classes with their probabilities, the most probable first. In
-            segmentation, each class has its share of the pixels in place of a probability.
+        labels: Names of classes with their probabilities, the most probable first. For
+            segmentation, the number of a class is the share of the pixels with this class.
         pictures: Contents of PNG files by name. Segmentation draws the classes over the image.
     """
 

@@ -380,10 +380,10 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """List images with masks by split; return {} if there are no folders of masks.
 
-    In one layout, images/ is beside annotations/ or masks/. Each of these folders may contain
-    training/ and validation/, as in ADE20k. In CamVid's layout, train/ is beside trainannot/. A
-    mask has its image's name, but may have another file ending. The images of a split without masks
-    are counted and left out.
+    The folder may contain images/ and annotations/, or images/ and masks/. The folders of images
+    and of masks may contain training/ and validation/, as in ADE20k. In CamVid's layout, train/ is
+    beside trainannot/. A mask has its image's name, but may have another file ending. The images of
+    a split without masks are counted and left out.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)

@@ -109,7 +109,7 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Return the centres of k-means by cosine, initialised with random rows.
 
     A cluster without rows keeps its centre. If there are fewer rows than centres, the missing
-    centres are random directions. The rows and the centres are vectors of length 1. The shape of
+    centres are random directions. Each row and each centre is a vector of length 1. The shape of
     the result is (count, width).
     """
     draw = torch.Generator().manual_seed(seed)
@@ -248,8 +248,9 @@ class ImageTokenizer(ImageEncoder):
 def patch_pixels(images: Tensor, size: int) -> Tensor:
     """Return each patch's pixels followed by a constant, (batch, patches, channels * size² + 1).
 
-    Codes compare only directions of vectors. The constant gives patches of different brightness
-    different directions. Images are (batch, channels, height, width) in [-1, 1].
+    A patch's code depends only on the direction of the patch's vector. Because of the constant, a
+    bright and a dark patch of one colour have vectors of different directions. Images are (batch,
+    channels, height, width) in [-1, 1].
     """
     patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)

@@ -46,8 +46,8 @@ K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     """Return histograms of gradient directions, (batch, 9, height / cell, width / cell).
 
-    As in scikit-image's `hog` without normalisation, the weight of a gradient is its length. A
-    cell's histogram is the mean over its pixels.
+    As in scikit-image's `hog` without normalisation, the weight of a gradient is its length. The
+    histogram of a cell is the mean over the pixels of the cell.
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)
     down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]

@@ -59,9 +59,9 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
     """Find the source pixels for a part of a resized side.
 
-    The side is resized from `old` to `new` pixels. The part has `size` pixels of the resized side,
-    from pixel `start`. The result is a slice of source pixels, and where the part begins and ends
-    in this slice.
+    The side is resized from `old` to `new` pixels. The part consists of the pixels `start` to
+    `start + size - 1` after resizing. The result has three items: a slice of source pixels, and the
+    positions in this slice at which the part begins and ends.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)

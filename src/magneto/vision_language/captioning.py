@@ -1,12 +1,12 @@
 """Image captioning from left to right, and its metric CIDEr-D.
 
 CIDEr-D (arXiv 1411.5726, section 4.1) compares a caption with reference captions by n-grams, for n
-from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. A document
-is the set of reference captions of an image. A score therefore depends on the whole set of images.
-The similarity to a reference is the cosine of two vectors of weights. An n-gram's weight in the
-caption is clipped to the n-gram's weight in the reference. A difference in length lowers the
-similarity. The similarities are averaged over n and over the references. The score is 10 times the
-mean.
+from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. For the
+inverse document frequency, all reference captions of an image are one document. The CIDEr-D of a
+caption therefore depends on the references of all images. The similarity to a reference is the
+cosine of two vectors of weights. An n-gram's weight in the caption is clipped to the n-gram's
+weight in the reference. A difference in length lowers the similarity. The similarities are averaged
+over n and over the references. The score is 10 times the mean.
 """
 
 from __future__ import annotations

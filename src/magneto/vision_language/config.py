@@ -190,8 +190,8 @@ class MaskedDataConfig(CaptionDataConfig):
     """Augmentation of training images with a text. Do not flip images whose texts mention left or
     right."""
     batch_shares: tuple[PositiveInt, PositiveInt, PositiveInt] = (1, 1, 1)
-    """Ratio of images, texts and pairs in a batch. In the paper, images, texts and pairs each make
-    up a third."""
+    """Ratio of images, texts and pairs in a batch. In BEiT-3's paper, one third of a batch is
+    images, one third texts, and one third pairs."""
     image_source: str | None = BUILTIN
     """Source of images without a text: builtin:shapes, or a source that image-modelling accepts.
     null: the images of the pairs."""
@@ -218,9 +218,9 @@ class MaskedDataConfig(CaptionDataConfig):
     image_mask_ratio: Share = 0.4
     """Share of the patches of an image that are masked. Patches are masked in blocks."""
     text_mask_ratio: Share = 0.15
-    """Share of the tokens that are masked in texts without an image."""
+    """Share of masked tokens in a text without an image."""
     paired_text_mask_ratio: Share = 0.5
-    """Share of the tokens that are masked in texts with an image."""
+    """Share of masked tokens in a text with an image."""
     masking: Literal["token", "word", "span"] = "token"
     """Unit of masking: single tokens, whole words, or spans."""
     corruption: Literal["mask", "bert"] = "mask"
@@ -252,8 +252,8 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     begins with a norm."""
     head_rate: Free[PositiveFloat] = 1.0
     """Ratio of the head's learning rate to the learning rate of all other parameters. The pooler is
-    not part of the head. BEiT-3's released fine-tuning uses 20. BEiT-3's paper gives no value for
-    the ratio."""
+    not part of the head. BEiT-3's released fine-tuning uses 20. BEiT-3's paper states no value for
+    `head_rate`."""
 
 
 @configuration

@@ -44,7 +44,7 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Draw the attention of words to image patches for a few texts. Without texts, return [].
+    """Draw the attention of words to image patches for a few texts; return [] for no texts.
 
     `heading` takes a validation row and the index of the model's answer, and returns a heading.
     `sides` names the images of a row, for example "left" and "right".

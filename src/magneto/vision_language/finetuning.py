@@ -379,8 +379,9 @@ class PairTask(FineTunedTask):
     def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
         """Return the labels of images with texts, the most probable label first.
 
-        `inputs` has one item for each image. The two images of a text must be neighbours, the left
-        image first. The two images of a text share one prediction.
+        `inputs` has one item for each image. If a text has two images, the items of the left and
+        the right image are neighbours, the left image first. Both images of a text get the same
+        prediction.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.

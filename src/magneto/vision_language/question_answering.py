@@ -192,7 +192,8 @@ class QuestionAnswering(PairTask):
 
         The metric "soft_score" is the mean target of the predicted answers, as in BEiT-3's released
         code. The metric "unknown" is the share of questions for which every answer of the list
-        scores 0. Without public answers, the only metrics are "questions" and "broken".
+        scores 0. If the validation answers are not public, the only metrics are "questions" and
+        "broken".
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
@@ -219,10 +220,11 @@ class QuestionAnswering(PairTask):
         return rows, [None if n == NO_ANSWER else self.answers[n] for n in numbers]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of a question-only baseline. Without public answers, return {}.
+        """Return the metrics of a question-only baseline.
 
-        The baseline chooses the most frequent answer to training questions with the same words. The
-        loss is computed for a constant prediction: the mean of the training targets.
+        The result is {} if the validation answers are not public. The baseline chooses the most
+        frequent answer to training questions with the same words. The baseline's loss is the loss
+        of a constant prediction, the mean of the training targets.
         """
         found = self.splits
         if not found.answered:
@@ -491,7 +493,8 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on training images of the run.
 
-    For another source with the same image names, there is only a warning.
+    If the source differs from the run's source but has images of the same names, the function only
+    prints a warning.
 
     Raises:
         ValueError: If the source is the run's own source, and the run was trained on images of the

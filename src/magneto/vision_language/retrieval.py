@@ -3,10 +3,10 @@
 The contrastive loss compares every image of the global batch with every text. The contrastive loss
 is therefore not a sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each
 micro-batch is embedded twice. First, all micro-batches are embedded without a gradient. Then each
-micro-batch is embedded again with a gradient. The new embeddings replace the old embeddings in the
-loss of the global batch. The gradients of all micro-batches add up to the gradient of the global
-batch's loss. With dropout or stochastic depth, the old and the new embeddings differ, so the
-gradient is only an approximation.
+micro-batch is embedded again with a gradient. In the loss of the global batch, the embeddings with
+a gradient replace the micro-batch's embeddings without a gradient. The gradients of all
+micro-batches add up to the gradient of the global batch's loss. With dropout or stochastic depth,
+the two embeddings of an example differ, so the gradient is only an approximation.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ class ImageTextRetrieval(CaptionedTask):
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add all captions of the images to a validation batch.
 
-        The entry "samples" has the images, then the texts. The entry "owners" (texts,) is the row
-        of each text's image. The entry "first" (images,) is the index of each image's first text.
+        The entry "samples" has the images, then the texts. The entry "owners", (texts,), has the
+        row number of each text's image in the validation table. The entry "first", (images,), has
+        the index of each image's first text.
         """
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
@@ -208,10 +209,10 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
     The recall of texts for an image is "text_recall_at_1". The recall of the image for a text is
-    "image_recall_at_1". Wrong answers rank before right answers of the same similarity. A model
-    that gives all inputs the same embedding therefore has a recall of 0. Embeddings must have
-    length 1. `owners` is the index of each text's image (texts,). Every image must have a text. A
-    query counts as failed if the query is a `broken` image or a text of a `broken` image.
+    "image_recall_at_1". Wrong answers rank before right answers of the same similarity, so a model
+    with one embedding for all inputs has a recall of 0. Embeddings must have length 1. `owners` is
+    the index of each text's image (texts,). Every image must have a text. A query counts as failed
+    if the query is a `broken` image or a text of a `broken` image.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -228,8 +229,9 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
     """Return the rank (from 0) of the first right answer to each query, (queries,).
 
     `wanted` has the image index of each query, and `given` has the image index of each answer. An
-    answer is right if both indices are equal. A right answer with an infinite or nan similarity
-    does not count. A wrong answer with a similarity of nan ranks first.
+    answer to a query is right if the query and the answer have the same image index. A right answer
+    with an infinite or nan similarity does not count. A wrong answer with a similarity of nan ranks
+    first.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -269,10 +271,11 @@ def piece_loss(
 ) -> Tensor:
     """Return a micro-batch's share of the loss of the global batch.
 
-    The value is the sum of the losses of the micro-batch's pairs. The gradient of the embeddings
-    comes from the losses of all pairs, because each embedding is also a negative of other pairs.
-    The gradient of the scale comes only from the losses of the micro-batch's pairs. The values and
-    gradients of all micro-batches add up to the loss and gradient of the global batch.
+    The value of the result is the sum of the losses of the micro-batch's pairs. The gradient of the
+    embeddings comes from the losses of all pairs, because each embedding is also a negative of
+    other pairs. The gradient of the scale comes only from the losses of the micro-batch's pairs.
+    The values and gradients of all micro-batches add up to the loss and gradient of the global
+    batch.
 
     All embeddings of the global batch are in `everything`, without a gradient. `start` is the index
     of the micro-batch's first pair in the global batch.
