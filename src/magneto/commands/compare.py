@@ -159,7 +159,7 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
 def other_fields(
     grid: Sequence[tuple[str, list[str]]], overrides: dict[str, Any]
 ) -> dict[str, list[str]]:
-    """Check --grid, and return fields with their values. The order of fields is reversed."""
+    """Check --grid, and return the values of each field, the last --grid option first."""
     from magneto.lab.grid import repeated
 
     names = [name for name, _ in reversed(grid)]
@@ -192,7 +192,7 @@ def pair(word: str) -> tuple[str, str]:
 
 
 def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return the grid's field of placements, or {} for a model without placement."""
+    """Return the placements to compare, by the field's name; {} if the model has no placement."""
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
         named = list(args.placements or ["all"])

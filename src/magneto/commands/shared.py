@@ -142,7 +142,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
 def read_as(hint: Any) -> Callable[[str], Any]:
     """Return an argparse `type` for values of the type `hint`.
 
-    Values are checked as in a recipe. A list must not repeat a value.
+    Values are checked as in a recipe. A list with a repeated value is an error.
     """
 
     def read(text: str) -> Any:
@@ -279,7 +279,9 @@ def ending_of(line: bytes) -> str:
 
 
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
-    """Yield the available lines, in lists. Wait only if there are none. `most` limits a list.
+    """Yield the available lines, in lists of at most `most` lines.
+
+    The function waits only if no line is available.
 
     Only a line feed ends a line. A byte-order mark is dropped. A line is cut after about 1 MiB.
     Lines that are not UTF-8 are counted, and U+FFFD replaces the invalid bytes.

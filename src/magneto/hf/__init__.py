@@ -2,7 +2,7 @@
 
 `magneto.hf.register()` lets transformers load exported directories. After this call,
 `AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation", model=DIR)` accept an
-exported directory. The import of `magneto.hf` alone is not enough.
+exported directory. `import magneto.hf` alone does not register Magneto's classes.
 """
 
 from importlib import import_module

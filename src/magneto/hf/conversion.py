@@ -195,8 +195,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     transformers' configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If transformers' model cannot have the same outputs. The error message says what
-            differs.
+        ValueError: If transformers' model cannot have the same outputs.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)

@@ -257,8 +257,8 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
     the model.
 
     Returns:
-        Name of the Auto class that loads the export. A custom task's function `export` returns this
-        name.
+        Name of the Auto class that loads the export. For a custom task, the function `export`
+        returns the name of the Auto class.
 
     Raises:
         ConfigError: If the task has no export.

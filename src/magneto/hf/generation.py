@@ -3,7 +3,7 @@
 Beam search for translation follows three rules of fairseq. A hypothesis at the length limit gets
 the end token, and the score includes its log-probability. The search for a sentence ends when the
 number of finished hypotheses equals the number of beams. A translation is not empty and has no
-padding token. The last translations of an n-best list may still differ from fairseq's.
+padding token. The last translations of an n-best list can differ from fairseq's n-best list.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Sampling:
     new_tokens: Width = 100
     """Maximum number of new tokens."""
     temperature: NonNegativeFloat = 0.8
-    """Sampling temperature. 0 selects the most probable token."""
+    """Sampling temperature. A temperature of 0 selects the most probable token."""
     top_k: NonNegativeInt = 50
-    """Number of most probable tokens to sample from. 0 means all tokens."""
+    """Number of most probable tokens to sample from. With `top_k` 0, all tokens can be sampled."""
     top_p: Part = 1.0
     """Sample only from the most probable tokens with this total probability (nucleus sampling)."""
     beams: Beams = 1
@@ -107,7 +107,7 @@ class BeamSearch:
     """
 
     beams: Beams = BEAMS
-    """Number of beams. 1 means greedy search."""
+    """Number of beams. A search with 1 beam is greedy."""
     length_penalty: float = 1.0
     """Length penalty p. The score is the log-probability divided by length ** p."""
     count: PositiveInt = 1
@@ -210,7 +210,7 @@ class Translator:
         """Return the score of each translation of each source.
 
         The score is the log-probability divided by length ** length_penalty. Log-probability and
-        length include the end token. Scores are at most 0.
+        length include the end token.
         """
         found: list[list[float]] = [[0.0] * len(some) for some in translations]
         pairs = [(n, k) for n, some in enumerate(translations) for k in range(len(some))]

@@ -4,7 +4,7 @@ Arguments are named as in the library transformers. `input_ids` have shape (batc
 `attention_mask` is 1 for tokens and 0 for padding. Padding is on the left or on the right. Labels
 of -100 are ignored. The loss is summed over labels and divided by `num_items_in_batch`, by default
 the number of labels. `others` may contain `output_hidden_states`, and arguments that do not change
-the result. Any other argument raises ValueError.
+the result. Further arguments in `others` raise ValueError.
 """
 
 from __future__ import annotations
@@ -199,8 +199,9 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         mask, a document begins where the position number does not increase. Padding is skipped.
 
         Raises:
-            ValueError: If the shape is wrong. A model with relative positions also raises this
-                error if there is a cache. The same holds for a mask with a single document.
+            ValueError: If the shape of `position_ids` is wrong.
+            ValueError: If a model with relative positions has a cache, or the mask of a single
+                document.
         """
         if position_ids is None:
             return mask, None

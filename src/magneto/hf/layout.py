@@ -244,7 +244,7 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 def choice(theirs: str, yes: Any, no: Any) -> Field:
     """Return a boolean field.
 
-    True stands for Magneto's value `yes`, and False for Magneto's value `no`.
+    The library's True is Magneto's value `yes`. The library's False is Magneto's value `no`.
     """
     return Field(theirs, lambda value: yes if value else no, lambda value: value == yes)
 
@@ -367,7 +367,7 @@ class WeightFormat:
     otherwise: tuple[str, ...] = ()
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Return whether tensors and arguments have this format."""
+        """Return whether a file's tensors and arguments have the format of this class."""
         raise NotImplementedError
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
@@ -386,7 +386,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def computed(self, state: State, config: Any) -> State:
-        """Return tensors that Magneto stores but the library computes."""
+        """Return the tensors that Magneto stores and the library's files lack."""
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:

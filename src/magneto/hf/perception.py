@@ -3,7 +3,7 @@
 Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
 `input_ids` and `attention_mask` have shape (texts, length). The mask is 1 for tokens and 0 for
 padding. `others` may contain arguments that do not change the result. Some models also support
-`output_hidden_states`. Any other argument raises ValueError.
+`output_hidden_states`. Further arguments in `others` raise ValueError.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
 
         The loss is summed over labelled pixels and divided by the number of labelled pixels. With
         Trainer's `num_items_in_batch`, the divisor is `num_items_in_batch` minus the
-        number of labels 255 in the batch. With gradient accumulation, use -100 instead of 255,
-        because 255 makes the divisor inexact.
+        number of labels 255 in the batch. With gradient accumulation, use the label -100 instead of
+        255, because labels 255 make the divisor inexact.
 
         Raises:
             ValueError: If images with labels do not have the size of the model's input.

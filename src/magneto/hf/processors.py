@@ -141,7 +141,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
     """SentencePiece tokenizer with the input template of training.
 
     If a text contains the name of a special token, the name becomes this token. A space before the
-    name is dropped.
+    special token is dropped.
     """
 
     # transformers would read a tokenizer.model itself, with other results.

@@ -1,11 +1,11 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-Most fields of a model's configuration follow from the weights. The other fields come from timm's
-arguments. The arguments come from the user or from config.json.
+Most fields of a model's configuration follow from the weights. timm's arguments give the fields
+that do not follow from the weights. The arguments come from the user or from config.json.
 
 EVA (arXiv 2303.11331) rotates the dimensions 2i and 2i + 1 of a head together. Magneto rotates i
-and i + d/2 together, for a head of d dimensions. Conversion permutes rows of projections to match
-these orders.
+and i + d/2 together, for a head of d dimensions. A conversion permutes the rows of the projections
+between timm's order and Magneto's order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ COMMON: Names = {
     f"{LAYER}.feed_forward.mlp.inside": f"{BLOCK}.mlp.norm",
     f"{LAYER}.feed_forward.mlp.fc2": f"{BLOCK}.mlp.fc2",
 }  # fmt: skip
-"""Name map without queries, keys and values."""
+"""Map from Magneto's names to timm's names, without the projections of queries, keys and values."""
 
 
 def head_count(width: int, args: Mapping[str, Any]) -> int:
@@ -144,7 +144,7 @@ def scales(attention: str, feed_forward: str) -> Names:
 class Timm(WeightFormat):
     """Format of timm's image classifiers.
 
-    `architectures` contains timm's names by the epsilon of norms.
+    `architectures` maps the epsilon of the norms to the name of a timm model.
     """
 
     model = ImageClassifier

@@ -276,8 +276,8 @@ class _Beit3(WeightFormat):
     """Format of a BEiT-3 model.
 
     The tensor `mark` identifies the model. `head` is the name map of the head. `normed` says
-    whether the head has norms. `sizes` maps a field of Magneto to the tensor whose length is the
-    field's value.
+    whether the head has norms. `sizes` maps a field of the configuration to a tensor; the field's
+    value is the tensor's length.
     """
 
     name, placements = "beit3", ("sub",)
@@ -443,9 +443,9 @@ FORMATS = (
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     """Write BEiT-3's SentencePiece model with the pieces in fairseq's order.
 
-    BEiT-3 uses beit3.spm in the order of XLM-RoBERTa's tokenizer. This order is `<s>`, `<pad>`,
-    `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. Unused pieces are added
-    until there are `size` pieces.
+    BEiT-3 uses beit3.spm in the order of XLM-RoBERTa's tokenizer. XLM-RoBERTa's order is `<s>`,
+    `<pad>`, `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. Unused pieces are
+    added until there are `size` pieces.
     """
     if not source.is_file():
         raise FileNotFoundError(f"no tokenizer {source}")

@@ -1,8 +1,8 @@
 """Configurations and base class of Magneto's models for transformers.
 
 An exported directory can also be loaded without `register()`, by `from_pretrained(DIR,
-trust_remote_code=True)`. With this option, a short module in the directory imports the classes from
-the installed package.
+trust_remote_code=True)`. With `trust_remote_code=True`, transformers runs a short module in the
+directory. The module imports Magneto's classes from the installed package.
 
 The wrapped Magneto model is called the core. Magneto's code initialises the core,
 because transformers' initialisation would erase the placement's gains.
@@ -130,9 +130,9 @@ def placement_name(config: TransformerConfig) -> str:
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
     """Transformers configuration of language models, and base class for other models.
 
-    `core` contains the fields of Magneto's configuration. These fields are in a separate mapping,
-    because transformers uses some of the names (`max_length`) differently. Sizes are also available
-    under transformers' names, such as `hidden_size`.
+    `core` contains the fields of Magneto's configuration. `core` is a separate mapping, because
+    some of the names, such as `max_length`, have another meaning in transformers. Sizes are also
+    available under transformers' names, such as `hidden_size`.
 
     Attributes:
         shape: Magneto's configuration class.
@@ -350,7 +350,7 @@ HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
 }  # fmt: skip
-"""Arguments that models ignore. Any other unknown argument raises an error."""
+"""Arguments that models ignore. An unknown argument outside this list raises an error."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
@@ -480,8 +480,8 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Any]]:
     """Collect the input of each layer and the output of the stack.
 
-    The list gets layers + 1 tensors of shape (batch, length, width). If `enabled` is False, the
-    list stays empty.
+    For n layers, the yielded list gets n + 1 tensors of shape (batch, length, width). If `enabled`
+    is False, the list stays empty.
     """
     found: list[Any] = []
     if not enabled:
@@ -552,8 +552,8 @@ def classification_loss(
     the loss is the squared error.
 
     If `config.problem_type` is None, this function sets it. A model with one label gets
-    "regression". For other models, integer labels mean "single_label_classification". Other labels
-    mean "multi_label_classification".
+    "regression". For a model with several labels, integer labels mean
+    "single_label_classification". Labels that are not integers mean "multi_label_classification".
     """
     if labels is None:
         return None

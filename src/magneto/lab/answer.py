@@ -1,8 +1,9 @@
 """Conclusions of a comparison, written as sentences.
 
-The first sentence names the best row and its significance. A row is a placement with one value of
-each further field of the grid. Welch's t test over seeds decides at 5 % whether two means differ
-significantly, with Holm's correction over all pairs of rows.
+The first conclusion names the row with the best score, and says whether the lead is significant. A
+row is a placement with one value of each further field of the grid. Welch's t test over seeds
+decides at 5 % whether two means differ significantly, with Holm's correction over all pairs of
+rows.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether the best row is undecided for lack of seeds.
+    """Return whether there are too few seeds to test the row with the best score.
 
-    The best row is undecided if the row with the best score has one seed. The best row is also
-    undecided if each of the other ranked rows has one seed.
+    A test is impossible if the row with the best score has one seed. A test is also impossible if
+    every other ranked row has one seed.
     """
     if not ranked or len(summaries) < 2:
         return False
@@ -72,7 +73,7 @@ def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -
 
 
 def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
-    """Return the strongest claim that the data justify about the row with the best score."""
+    """Return a claim about the best row, such as "is significantly better than all others"."""
     tied = any(gap.mean == 0 for gap in gaps)
     if any(summary.missing for summary in summaries):
         return "shares the best score so far" if tied else "has the best score so far"

@@ -80,7 +80,7 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
     """Add runs with `seeds` to a finished sweep, at each row's best rate and the rates next to it.
 
-    A row without a best rate gets no runs.
+    A row without a best rate gets no further runs.
     """
     cells = sweep.cells()
     recipe = sweep.load(cells[0])
@@ -136,13 +136,14 @@ def without_places(value: Any) -> Any:
 def measure(
     folder: Path, sweep: Sweep, failed: Sequence[str], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Measure updates and activations for the first run of every row.
+    """Measure the updates and activations of every row, with the recipe of the row's first run.
 
     Measurements that are already in the folder are read and not repeated. `failed` names the rows
-    in which no run learned; a probe looks for the reason.
+    in which no run learned. A probe of each failed row looks for the reason of the failure.
 
     Returns:
-        A dictionary with these keys. "placement" in updates and growth is the name of a row.
+        A dictionary with these keys. In "updates" and "growth", the entry "placement" is the name
+        of a row.
 
         - "width": width of the measured stacks; None if rows differ.
         - "depths": measured depths in layers.

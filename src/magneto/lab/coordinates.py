@@ -1,8 +1,9 @@
 """The coordinate check of muP: how the change of activations in training depends on the width.
 
-If one learning rate is right for every width, a step changes each activation by the same amount at
-every width (Tensor Programs V, arXiv 2203.03466, appendix D.1). The check trains a recipe for a few
-steps at several widths. The change of each layer's output is fitted as a power of the width.
+With muP, a training step changes the activations by the same amount at every width (Tensor Programs
+V, arXiv 2203.03466, appendix D.1). One learning rate then suits every width. The check trains a
+recipe for a few steps at several widths. The change of each layer's output is fitted as a power of
+the width.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Coordinate:
 
     @property
     def exponent(self) -> float:
-        """Exponent of the width in the fitted change; nan if a change is 0 or not finite."""
+        """Exponent k of the fit change ~ width ** k; nan if a change is 0 or not finite."""
         sizes = np.array(list(self.change.values()), dtype=float)
         if not (np.isfinite(sizes).all() and (sizes > 0).all()):
             return math.nan

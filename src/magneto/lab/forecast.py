@@ -2,7 +2,7 @@
 
 A size's folder contains sweep.json, rung.json, and the outcome.json and probe.jsonl of each run.
 Every dependence on size is fitted by a power law (`trend`). Before a size is trained, its results
-are forecast from the smaller sizes. The report compares this forecast with the results.
+are forecast from the smaller sizes. The report compares each forecast with the later results.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ PRIORS = {
 
 
 def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
-    """Return the results at one size as JSON values; a row without a result is empty."""
+    """Return the results at one size as JSON values.
+
+    A row that learned at no rate has neither a best rate nor a loss.
+    """
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
     judge = Judge(about["metric"], about["higher_is_better"], about["baseline"])
@@ -100,9 +103,10 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
 def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     """Return the best rate and the largest stable rate of a row; None without a best rate.
 
-    Every seed learned at the best rate. From the best rate to the largest stable rate, every run
-    learned. If the budget ended early, neighbouring rates have fewer seeds than the best rate. In
-    this case only the first seeds that all of the rates have are used.
+    At the best rate, every seed learned. A rate above the best rate is stable if all runs from the
+    best rate up to this rate learned. If the budget ended early, neighbouring rates have fewer
+    seeds than the best rate. The losses of the best rate and of its neighbours are then averaged
+    over the first seeds that all these rates have.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
@@ -147,10 +151,10 @@ def shared_seeds(
 ) -> tuple[dict[float, list[float]], float, int] | None:
     """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
 
-    Every seed learned at the rates in `good`. The best rate is the rate in `good` with the lowest
-    mean loss. The number of seeds is the largest possible n: the best rate and the good rates next
-    to it must have runs of the first n seeds. Return None if no good rate has a run of the first
-    seed.
+    `good` contains the rates at which every run learned. The best rate is the rate in `good` with
+    the lowest mean loss. The best rate and its neighbours in `good` must have runs of the first n
+    seeds. The number of seeds is the largest such n. Return None if no rate in `good` has a run of
+    the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -224,7 +228,7 @@ def sensitivity(
 
 
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
-    """Add to `rungs` the sensitivity of each row, at the sizes at which the row learned.
+    """For each size in `rungs`, add the sensitivity of every row that learned at this size.
 
     The sensitivity covers the range of rates that was tested at every size.
     """
@@ -338,7 +342,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield forecast and measured ratios of a later row's loss to the first row's loss."""
+    """Yield, for each further row, forecast and measured loss as ratios to the first row's loss."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
@@ -348,7 +352,7 @@ def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[
 
 
 def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
-    """Return a forecast with the measured value `truth` (None if the row did not learn)."""
+    """Compare a forecast with the measured value, `truth` (None if the row did not learn)."""
     low, value, high = (law[end] for end in ("low", "value", "high"))
     found = {"value": value, "low": low, "high": high, "measured": truth, "holds": False}
     if truth is None:
@@ -362,7 +366,7 @@ def expected_failures(
 ) -> list[dict]:
     """Return the quantities with a limit, sorted by the size at which the limit is reached.
 
-    `laws` is one row's entry in the `forecast` for the target, `size`.
+    `laws` is the entry of one row in the result of `forecast` for the target size, `size`.
     """
     watched = {one: laws["measured"][one.name] for one in QUANTITIES
                if one.name in laws["measured"]}  # fmt: skip
@@ -399,8 +403,8 @@ def answer(
 ) -> list[str]:
     """Return the forecast for the target size as sentences, the main sentence first.
 
-    The best row has the lowest ratio of its loss to the first row's loss. Both losses of a ratio
-    have the same seed.
+    For each row, the forecast has the ratio of the row's loss to the first row's loss. The two
+    losses of a ratio have the same seed. The best row has the lowest ratio.
     """
     rows = prediction["rows"]
     if not rows:

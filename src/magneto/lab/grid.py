@@ -1,7 +1,7 @@
-"""A grid over a recipe's fields: the cells of the grid, their folder, and checks.
+"""A grid over a recipe's fields: the runs of the grid (cells), the folder of the runs, and checks.
 
-A cell is one run of the grid. The folder contains the specification, sweep.json, and a directory
-for each cell. A cell's directory contains outcome.json after the run has finished.
+The folder contains the specification, sweep.json, and a directory for each cell. A cell's directory
+contains outcome.json after the run has finished.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Sweep:
     race: bool = False
 
     def cells(self) -> list[Cell]:
-        """List the cells of the product (the last field varies fastest), then `further` cells."""
+        """Return a cell for each combination of the grid's values, then the cells in `further`.
+
+        The last field of the grid varies fastest.
+        """
         product = [
             Cell(dict(zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
@@ -52,7 +55,7 @@ class Sweep:
         return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
 
     def rows(self) -> dict[str, list[Cell]]:
-        """Return the cells of each row, by the row's name."""
+        """Return the cells (runs) of each row, by the name of the row."""
         found: dict[str, list[Cell]] = {}
         for cell in self.cells():
             found.setdefault(cell.row, []).append(cell)
@@ -76,7 +79,7 @@ class Cell:
 
     @property
     def row(self) -> str:
-        """Name of the row, from the values of all fields except learning rate and seed."""
+        """Name of the cell's row: the values of all fields except learning rate and seed."""
         others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "Recipe"
@@ -88,11 +91,12 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
     Nothing is written.
 
     Returns:
-        The sweep, with the `further` cells of the folder's sweep added.
+        The given sweep, plus the `further` cells of the sweep in the folder.
 
     Raises:
-        ConfigError: If a recipe is wrong or was edited, or if a run is repeated. Also if cells
-            would be scored on different data, or the folder contains another comparison.
+        ConfigError: If a recipe is wrong or was edited, or if a run is repeated.
+        ConfigError: If runs would be scored on different data, or the folder contains another
+            comparison.
         FileExistsError: If the folder is not empty and contains no comparison.
     """
     recipes = load_cells(sweep)
@@ -121,7 +125,7 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
 
     Raises:
         ConfigError: If recipes are wrong (the error lists all mistakes), a run is repeated, or
-            cells would be scored on different data.
+            runs would be scored on different data.
     """
     refuse_several_data(sweep)
     recipes, problems = [], {}
@@ -141,7 +145,10 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
-    """Read the specification of a comparison or ladder. Error messages use `what` as its name."""
+    """Read the specification of a comparison or ladder.
+
+    Error messages use `what` as the name of the specification.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"no {what} in {path.parent} (there is no {path.name})")
     try:
@@ -167,7 +174,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 def refuse_several_data(sweep: Sweep) -> None:
     """Refuse a grid over fields of the data.
 
-    Augmentation is allowed, because it changes only training data.
+    A grid over augmentation is allowed, because augmentation changes only training data.
     """
     lines = [
         f"{name}: scores on different data cannot be compared; run a separate comparison for each "
@@ -182,7 +189,7 @@ def refuse_several_data(sweep: Sweep) -> None:
 
 
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
-    """Refuse a grid that repeats a run, because its copies would count as separate seeds."""
+    """Refuse a grid that repeats a run, because two equal runs would count as two seeds."""
     names: dict[str, str] = {}
     for cell, loaded in zip(sweep.cells(), recipes, strict=True):
         recipe = json.dumps(json_values(loaded), sort_keys=True)
@@ -196,7 +203,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a grid that lacks values of the folder's grid or differs in another way."""
+    """Refuse a sweep that differs from the folder's sweep, except for added values of the grid."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]

@@ -1,8 +1,8 @@
-"""A ladder: the same comparison at several sizes, the smallest first. Each size has a folder.
+"""A ladder: the same comparison at several sizes, the smallest first. Each size has its own folder.
 
 Results at smaller sizes determine the learning rates of the next size. Before a size is trained,
-its results are forecast from the smaller sizes. A cell is one run. The finished cells determine the
-next cells, so a stopped ladder can resume. Several machines can share the folder.
+its results are forecast from the smaller sizes. The finished runs (cells) determine the next runs,
+so a stopped ladder can resume. Several machines can share the folder.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Ladder:
         return folder / "forecasts" / f"{self.axis}-{size}.json"
 
     def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
-        """Return the comparison at one size. The comparison contains only the cells in `cells`."""
+        """Return the comparison at one size, with only the runs in `cells`."""
         grid = {**self.rows, RATE: [], SEED: []}
         given = {**self.overrides, **self.fitted}
         overrides = {**given, **shape(self.recipe, given, self.axis, size)}
@@ -131,13 +131,13 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
     """Write a ladder's specification, or add sizes and seeds to the one in the folder.
 
-    `prepare` measures the time of cells and fits the ladder to the budget. The function `prepare`
-    is called for a new ladder and for new sizes. It is also called if a ladder without measured
-    times gets a budget.
+    `prepare` measures the duration of runs, and fits the ladder to the budget. The function
+    `prepare` is called for a new ladder and for new sizes. `prepare` is also called
+    if a ladder gets a budget, but has no measured durations.
 
     Raises:
-        ConfigError: If a recipe is wrong, or the folder has another ladder. Also if the recipe was
-            edited after the ladder began and runs are missing.
+        ConfigError: If a recipe is wrong, or the folder has another ladder.
+        ConfigError: If runs are missing and the recipe was edited after the ladder began.
         ValueError: If runs are missing and the data changed after the ladder began.
         FileExistsError: If the folder is not empty and contains no ladder.
     """
@@ -203,8 +203,8 @@ def fit_budget(
     seeds are dropped to make runs longer. A ladder that has begun keeps its number of steps.
 
     Raises:
-        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps. The limit is the recipe's
-            number of steps if that number is smaller.
+        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps. If the recipe has fewer
+            than `LEAST_STEPS` steps, the limit is the recipe's number of steps.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -237,7 +237,7 @@ def fit_budget(
 
 
 def planned(ladder: Ladder, size: int) -> int:
-    """Return the approximate number of cells at one size."""
+    """Return the approximate number of runs at one size."""
     rows = math.prod(len(values) for values in ladder.rows.values())
     if size == ladder.sizes[0]:
         return rows * (len(ladder.rates) + 3 * (len(ladder.seeds) - 1) + 3)
@@ -268,7 +268,7 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
 
 
 def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
-    """Add the next cells to the comparison at one size. Return None if there are no cells.
+    """Add the next runs to the comparison at one size. Return None if no run is left.
 
     A lock on the folder keeps machines from overwriting each other's cells.
     """
@@ -287,7 +287,7 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write the baselines at one size. Write also the ratio of the first update to its bound."""
+    """Write the baselines at one size, and the ratio of each row's update to the theory's bound."""
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
@@ -326,7 +326,7 @@ def update_to_bound(recipe: Recipe) -> list[float]:
 
 
 def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any]]:
-    """Return the next cells at one size. The size's results and forecast determine these cells."""
+    """Return the next runs at one size, from the results and the forecast at this size."""
     rung_folder, file = ladder.folder(folder, size), ladder.forecast_file(folder, size)
     mine = read_rung(rung_folder, size)["rows"] if (rung_folder / RUNG_FILE).exists() else {}
     forecasts = read_object(file, "rows")["rows"] if file.exists() else {}
@@ -356,12 +356,13 @@ def next_cells(
     stable: float | None = None,
     every_seed: bool = False,
 ) -> list[tuple[float, int]]:
-    """Return a row's next cells as pairs of learning rate and seed; [] if the row is finished.
+    """Return a row's next runs as pairs of learning rate and seed; [] if the row is finished.
 
-    Runs have three stages. In stage 1, the rates in `start` run with the first seed, or with every
-    seed if `every_seed` is true. In stage 2, the best rate and the neighbouring rates run with
-    every seed. Stage 2 repeats if another rate becomes the best. In stage 3, runs with the first
-    seed find the largest stable rate. `stable` is the largest stable rate at the next smaller size.
+    The runs of a row have three stages. In stage 1, the rates in `start` run with the first seed,
+    or with every seed if `every_seed` is true. In stage 2, the best rate and the neighbouring rates
+    run with every seed. Stage 2 repeats if another rate becomes the best. In stage 3, runs with the
+    first seed find the largest stable rate. `stable` is the largest stable rate at the next smaller
+    size.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -397,7 +398,7 @@ def next_stable(
     below: float | None,
     seed: int,
 ) -> list[tuple[float, int]]:
-    """Return the next cells of the search for the largest stable rate.
+    """Return the next runs of the search for the largest stable rate.
 
     The search begins at `below`, the largest stable rate at the next smaller size. The search ends
     when the next larger rate of `RATES` fails. `tested` contains the tested rates, ascending, and
@@ -432,9 +433,10 @@ def nearest(rate: float, rates: Sequence[float] = RATES) -> float:
 
 
 def beside(rate: float, step: int) -> float:
-    """Return the next larger (step 1) or smaller (step -1) rate, a factor of at least 1.5 away.
+    """Return the nearest rate in `RATES` that is larger or smaller by a factor of at least 1.5.
 
-    If `RATES` has no such rate, the result is infinity (step 1) or 0 (step -1).
+    Step 1 searches the larger rates, and step -1 the smaller rates. If no rate is left, the result
+    is infinity for step 1 and 0 for step -1.
     """
     far = [other for other in RATES if step * math.log(other / rate) >= math.log(1.5)]
     return nearest(rate, far) if far else max(0.0, step * math.inf)
@@ -443,9 +445,9 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the cells that a size's share of the budget allows, in the order of seeds.
+    """Return the runs that a size's share of the budget allows, in the order of seeds.
 
-    The first cells of a size are always allowed.
+    Until a run of the size has finished, all runs with the first seed are allowed.
     """
     if ladder.capacity is None or not cells:
         return cells
@@ -462,7 +464,7 @@ def afforded(
 
 
 def seconds_of(rung_folder: Path) -> list[float]:
-    """Return the seconds that each finished cell of a size took."""
+    """Return the seconds that each finished run of a size took."""
     found = []
     for path in sorted(rung_folder.glob("cells/*/outcome.json")):
         result = read_object(path, "status", "step")

@@ -69,7 +69,8 @@ class Judge:
         """Score that a run must beat; None without a baseline.
 
         The best possible score is taken as 0 if lower scores are better. If higher scores are
-        better, the best possible score is taken as 1, or as 100 if the baseline is above 1.
+        better, the best possible score is taken as 1. If the baseline is above 1, the best
+        possible score is taken as 100.
         """
         if self.baseline is None:
             return None
@@ -115,10 +116,10 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not learned if its
     final loss is not below the initial loss.
 
-    If the score is the validation loss, the final loss is the validation loss, because dropout can
-    keep the training loss of a stack with rank collapse low. For other scores, the final loss is
-    the lower of training and validation loss. An overfitted classifier has learned, although its
-    validation loss is high.
+    If the score is the validation loss, the final loss is the validation loss. The training loss is
+    not used, because dropout can keep the training loss low despite a rank collapse. If the score
+    is another metric, the final loss is the lower of training loss and validation loss. An
+    overfitted classifier has learned, although its validation loss is high.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -253,7 +254,10 @@ def group_text(group: Group, decimals: int) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of one row: a placement with one value of each further field of the grid."""
+    """Summary of the runs of one row.
+
+    A row is a placement with one value of each further field of the grid.
+    """
 
     placement: str
     title: str
@@ -286,7 +290,8 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     """Summarise the results of the row that `placement` names.
 
     `cells` must contain the results of all rows. Stable rates and sensitivities use only seeds that
-    every row has at every rate. A rate with a missing run is neither best nor stable.
+    every row has at every rate. While a run at a rate is missing, the rate counts neither as best
+    nor as stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)

@@ -2,7 +2,8 @@
 
 The training step's own code runs under torch's FakeTensorMode, in which tensors have a device, a
 shape and a type but no memory. A dispatch mode counts the bytes of live tensors. Scratch memory
-inside kernels is not counted. The memory of several GPUs is computed from these counts.
+inside kernels is not counted. From the counted bytes, Magneto computes the memory of training on
+several GPUs.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def as_on_gpu(model: nn.Module, autocast: bool) -> None:
 def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
     """Return the memory of the micro-batch `piece` on a GPU.
 
-    The frozen model of `Task.companion` must be on the CPU, if the task has one.
+    If `Task.companion` returns a frozen model, this model must be on the CPU.
     """
     fake, bf16 = FakeTensorMode(allow_non_fake_inputs=True), config.precision == "bf16"
     with fake:
@@ -271,9 +272,9 @@ class Plan:
     def ways(self, accumulations: Sequence[int | None] = (None,)) -> Iterator[Way]:
         """Yield all combinations of options, the cheapest first.
 
-        Recomputation of activations comes last, because it costs about a third more operations. Of
-        the strategies, "ddp" communicates least, "hybrid" gathers weights within a node, and "fsdp"
-        needs the least memory.
+        Combinations with recomputation of activations come last, because recomputation adds about a
+        third to the operations. Of the strategies, "ddp" communicates least, "hybrid" gathers
+        weights within a node, and "fsdp" needs the least memory.
         """
         for recompute in sorted(self.traced):
             for strategy in self.strategies():
@@ -282,7 +283,7 @@ class Plan:
     def advise(self) -> Way | None:
         """Return the cheapest options that fit in memory; None if none fit.
 
-        Of the possible numbers of micro-batches, the smallest is taken.
+        The result has the smallest number of micro-batches that fits in memory.
         """
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})

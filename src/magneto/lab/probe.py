@@ -121,7 +121,7 @@ def attention_logits(
     """Recompute the attention logits of the samples `rows` in fp32.
 
     Returns:
-        The logits, and whether the mask allows each pair of query and key. Both tensors have the
+        The logits, and whether the mask allows each pair of query and key. Logits and mask have the
         shape (samples, heads, query length, key length).
     """
     query, key = query[rows].detach().float(), key[rows].detach().float()
@@ -173,7 +173,7 @@ class LayerReading:
 
     @property
     def token_similarity(self) -> float | None:
-        """Share of the output's mean square that is equal at all positions; 1 is rank collapse."""
+        """Share of the mean over positions in the output's mean square; 1 means rank collapse."""
         if self.activation_rms is None or self.distinct_rms is None or not self.activation_rms:
             return None
         return 1 - (self.distinct_rms / self.activation_rms) ** 2
@@ -206,7 +206,7 @@ class Probe:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Record the latest forward pass inside the context."""
+        """Record the layers while the context lasts; only the last forward pass is kept."""
         with ExitStack() as hooks:
             for handle in self.hook():
                 hooks.enter_context(handle)
@@ -254,7 +254,7 @@ class Probe:
 
 
 def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
-    """Return a model's encoder and decoder stacks in the model's order. The keys are paths.
+    """Return a model's encoder and decoder stacks by module name, in the model's order.
 
     Raises:
         ValueError: If the model has no stack.
@@ -287,9 +287,9 @@ class Trouble:
 def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
     """Find the first layer whose values are not finite or whose activations are too large.
 
-    `limit` is a number format, "fp16" or "bf16". Activations may not exceed half the format's
-    range. Activations and updates fail first in low layers, so they are checked from the first
-    layer on. Gradients are checked from the last layer to the first.
+    `limit` is the number format whose range is checked, "fp16" or "bf16". Activations must not
+    exceed half the range of this format. Activations and updates fail first in low layers, so they
+    are checked from the first layer on. Gradients are checked from the last layer to the first.
     """
     half = LIMITS[limit] / 2
     for reading in readings:

@@ -1,9 +1,9 @@
 """Scores of runs and comparisons for the columns of `magneto table`.
 
-Some columns contain scores on a run's own validation data. Further columns contain scores on other
-data, measured without further training. `magneto evaluate RUN --keep NAME` writes scores on other
-data. The run's folder `scores` may also hold the results of a leaderboard. If the same NAME occurs
-for models with different training data, each training data set gets a column.
+The columns contain scores on a run's own validation data, and scores on other data. Scores on other
+data are measured without further training. `magneto evaluate RUN --keep NAME` writes scores on
+other data. The run's folder `scores` may also hold the results of a leaderboard. If the same NAME
+occurs for models with different training data, each training data set gets a column.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
 
     Raises:
         ValueError: If a file is damaged, a run appears twice, or the preset does not allow a run's
-            task. Also if the runs of a row differ in more than the seed. The message names the run
-            or the file.
+            task. The message names the run or the file.
+        ValueError: If the runs of a row differ in more than the seed.
     """
     found = [run for folder in folders for run in runs_in(folder)]
     sources = [source_of(recipe) for _, recipe, _ in found]
@@ -112,7 +112,7 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
 def runs_in(folder: Path) -> Iterator[Found]:
     """Yield the runs of a comparison, or the single run in the folder.
 
-    Placement and seed are no part of a run's grid point.
+    The grid point of a run contains neither the placement nor the seed.
     """
     if not (folder / SPEC_FILE).is_file():
         recipe = open_run(folder)
@@ -207,8 +207,9 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     leaderboard, [{"test-dev": {"overall": 71.2, ...}}], has a column in percent for each split.
 
     Raises:
-        ConfigError: If the file has an unknown format. Also if the scores belong to different or
-            overwritten weights, or to a part of the data.
+        ConfigError: If the file has an unknown format.
+        ConfigError: If the scores were measured on other weights than `weights`, on weights that
+            were overwritten later, or on a part of the data.
         DamagedError: If the score is not a number.
     """
     found = read_json(file)
@@ -251,7 +252,8 @@ def check_seeds(runs: Sequence[Measured]) -> None:
     """Check that the runs at one grid point of a row differ only in their seeds.
 
     Raises:
-        ConfigError: If they differ in another field, or two of them have the same seed.
+        ConfigError: If two runs at the same grid point differ in another field, or have the same
+            seed.
     """
     from magneto.training.checkpoint import LOCATIONS
 
@@ -280,7 +282,7 @@ def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Rename columns so that no column mixes scores of models that were trained on different data.
 
     A column's name gets a prefix in two cases: runs on different data share the name, or a run's
-    own column has the name. The prefix is the name of the run's own column.
+    own column has the name. The prefix names the data on which the run was trained.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

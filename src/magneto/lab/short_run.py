@@ -1,7 +1,8 @@
 """Measurements of the first steps of training, and of the first step at many learning rates.
 
 The steps are those of `train` in one process: the same weights, batches, dropout, optimizer,
-schedule and precision. No files are written. Each trial of the first step is undone.
+schedule and precision. No files are written. After each trial of the first step, the initial
+weights are restored.
 """
 
 from __future__ import annotations
@@ -253,8 +254,8 @@ def steps_at_peak(
 ) -> list[StepReading]:
     """Take and measure the first steps of training at a constant rate, the schedule's peak rate.
 
-    At a constant rate, effects of the peak rate appear early. The effects are stronger than at the
-    same rate after a warm-up.
+    Without a warm-up, the effects of the peak rate appear in the first steps. The effects are
+    stronger than the effects of the peak rate after a warm-up.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

@@ -1,7 +1,7 @@
-"""Execution of a grid. The cells of a grid are independent runs, and a stopped run can resume.
+"""Execution of a grid. The runs of a grid (cells) are independent. A stopped run can resume.
 
-Workers are processes on this machine or jobs on a cluster. A worker locks a cell before it runs the
-cell. Any number of workers can share the folder, also on several machines.
+Workers are processes on this machine or jobs on a cluster. Before a worker trains a cell, the
+worker locks the cell. Any number of workers can share the folder, also on several machines.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def check_weights_first(recipe: Recipe) -> None:
     `magneto.training.model.check_memory` checks a user's task after the data are read.
 
     Raises:
-        ValueError: If the weights do not fit. The error message says what to reduce.
+        ValueError: If the weights do not fit. The error message gives advice.
     """
     if ":" in recipe.task:
         return
@@ -105,7 +105,7 @@ def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> Non
 def work(
     folder: Path, device: str | None = None, orphaned: Callable[[], bool] = lambda: False
 ) -> int:
-    """Lock and run cells until all cells are finished, including those of other workers.
+    """Lock and run cells until all cells are finished, also the cells that other workers run.
 
     The worker stops when the parent process has ended, that is, when `orphaned()` is true.
 
@@ -178,9 +178,10 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Evaluate a run that `is_behind`. If the run has learned, stop the run with this score.
+    """Evaluate a run that is behind (see `is_behind`), and stop the run if it has learned.
 
-    A run that has not learned yet continues, because a failed run changes the result of its rate.
+    A run that has not learned yet continues, because a stopped run would make the learning rate
+    count as failed.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)
@@ -192,12 +193,12 @@ def end_if_learned(state: TrainingState) -> None:
 
 
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
-    """Return whether a cell's rate is neither the best of its row nor a neighbour of the best.
+    """Return whether a cell's rate is probably neither the row's best rate nor next to the best.
 
-    The test compares the cell with two further rates in one direction, in runs of the same row and
-    seed. The loss must be lower at the second rate than at the cell's rate, and lower at the third
-    rate than at the second. Losses up to `step` are compared batch by batch. Each difference must
-    exceed two standard errors.
+    The test looks for two larger rates or two smaller rates, in runs of the same row and seed. The
+    rate nearer to the cell's rate must have a lower loss than the cell's rate. The further rate
+    must have a lower loss than the nearer rate. Losses up to `step` are compared batch by batch.
+    Both differences in loss must exceed two standard errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
@@ -215,7 +216,8 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
 def losses_up_to(run: Path, step: int) -> dict[int, float]:
     """Return a run's training losses between `step / 2` and `step`, or {} if `step` was not logged.
 
-    Steps before `step / 2` are left out, because rates hardly differ during the warm-up.
+    Steps before `step / 2` are left out, because the losses at different rates hardly differ during
+    the warm-up.
     """
     rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
@@ -223,13 +225,16 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 
 
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
-    """Return whether `first` is below `second` by two standard errors over shared steps."""
+    """Return whether the losses in `first` are below the losses in `second` by two standard errors.
+
+    Only steps that both contain are compared.
+    """
     gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
     return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))
 
 
 def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> None:
-    """Delete the weights of all finished cells, except the final weights of the best cell."""
+    """Delete the weights of all finished runs, except the final weights of the best run."""
     # In this order, because another worker may finish a better cell meanwhile.
     done = [cell for cell in sweep.cells() if is_done(folder, cell)]
     best = best_cell(folder, sweep, metric, higher_is_better)
@@ -240,7 +245,7 @@ def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bo
 
 
 def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> Cell | None:
-    """Return the finished cell with the best score, or None. Of equal cells, return the first."""
+    """Return the finished run with the best score, or None; of equal scores, the first."""
     scores: list[tuple[float, Cell]] = []
     for cell in sweep.cells():
         found = read_result(folder, cell) or {"status": None}

@@ -1,8 +1,9 @@
 """Extrapolation from a few sizes to a larger size: parabolas and power laws.
 
 The best learning rate is the vertex of a parabola in the logarithm of the rate. The best rate
-depends on size by a power law, which is fitted in logarithms. The exponent and the scatter have
-priors, because a few sizes determine them poorly. The priors matter less with more sizes.
+depends on size by a power law, which is fitted in logarithms. The law's exponent and scatter have
+priors, because a few sizes determine exponent and scatter poorly. With more sizes, the priors
+matter less.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DRAWS = 2000
 
 
 Estimate = dict[str, float]
-"""An estimate. Its keys are "value", "low", "high" and "error". The interval from "low" to "high"
+"""An estimate with the keys "value", "low", "high" and "error". The interval from "low" to "high"
 has the probability `LEVEL`.
 
 "error" is the standard error of the value's natural logarithm."""
@@ -33,8 +34,8 @@ Law = dict[str, float]
 
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
-interval. Both intervals have the probability `LEVEL`. If the value itself is linear, the exponent
-is the change of the value when the size grows by a factor of e = 2.72."""
+interval. The intervals of value and exponent have the probability `LEVEL`. If the value itself is
+linear, the exponent is the change of the value per factor e = 2.72 of size."""
 
 
 def find_vertex(
@@ -42,16 +43,16 @@ def find_vertex(
 ) -> tuple[Estimate, Estimate, str]:
     """Fit a parabola in the log of the rate to the losses near the best rate.
 
-    Intervals come from a bootstrap over seeds. A bootstrap sample has the same seeds at all rates,
-    because the batches of a seed are the same at every rate. The bootstrap's standard error is
+    Intervals come from a bootstrap over seeds. Each bootstrap sample draws the same seeds at all
+    rates, because runs with the same seed have the same batches. The bootstrap's standard error is
     corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
     Args:
         losses: For each rate, the losses of all seeds. Seeds have the same order at all rates.
         tried: The rate in `losses` with the lowest mean loss.
         edge_error: Standard error of the log rate if `tried` is the smallest or the largest rate.
-            For any other rate with a single seed, the true best rate is assumed to be uniformly
-            distributed between the midpoints to the neighbouring rates.
+            If `tried` has a smaller and a larger neighbour, but a single seed, the best rate is
+            assumed to be uniformly distributed between the midpoints to the neighbours.
 
     Returns:
         The estimated best rate, the estimated loss at this rate, and a word about the best rate.
@@ -140,8 +141,8 @@ def fit_law(
             least one. An error of nan counts as 0.
         size: Size of the forecast.
         prior: Prior of the law's parameters, see `Prior`.
-        logs: Whether the logarithm of the value is linear in the logarithm of the size. If False,
-            the value itself is linear, and `points` has standard errors of the value.
+        logs: Whether the logarithm of the value is linear in the logarithm of the size. If `logs`
+            is False, the value itself is linear, and `points` has standard errors of the value.
 
     Returns:
         The law. The interval is for a measured value, so it includes the scatter around the law.
@@ -178,7 +179,7 @@ def fit_law(
 
 
 def reaches(law: Law, limit: float, size: float) -> float | None:
-    """Return the size at which a law's value is `limit`, or None.
+    """Return the size at which the value of a law reaches `limit`; None if there is no such size.
 
     The value must be a power of the size. "value" is the forecast for `size`.
     """

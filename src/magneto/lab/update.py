@@ -2,11 +2,12 @@
 
 The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
 initialisation: (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d), with the learning rate eta
-and the width d. The step is taken on the same logit. Two measurements grow differently with depth:
+and the width d. The gradient of the step is the gradient of the same logit. Two measurements grow
+differently with depth:
 
 - "label": the change of the label's logit, as in the theory.
-- "output": the relative change of the whole output. The step is on a batch's cross-entropy, as in
-  training.
+- "output": the relative change of the whole output. The step reduces the cross-entropy of a batch,
+  as in training.
 
 The bound depends on the scales v and w of the weight matrices. The function `effective_scales`
 measures v and w in a model.
@@ -115,12 +116,12 @@ def measure_update(
     """Measure how one small step on the weight matrices of a new stack changes its output.
 
     The stack has the depth and width d of `config`. As in the theory, inputs are standard normal,
-    and the weights that give a label's logit are N(0, 1/d). The logit is computed at the last of
-    `LENGTH` positions. "label" takes one step for each sample, and "output" one step for the whole
-    batch. Adam's first step changes every weight by the learning rate.
+    and the weights that give a label's logit are N(0, 1/d). The last of `LENGTH` positions gives
+    the logit. The measurement "label" takes one step for each sample. The measurement "output"
+    takes one step for the whole batch. Adam's first step changes every weight by the learning rate.
 
     Returns:
-        One measurement for each of `MEASURES`, in float64.
+        One `Update` for each entry of `MEASURES`, computed in float64.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -163,7 +164,7 @@ def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor)
 
 
 def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, dict[str, Tensor]]:
-    """Return each optimizer's step at learning rate 1. The step increases the scalar `up`."""
+    """Return the step of each optimizer at learning rate 1 that increases the scalar `up`."""
     weights = {f"layers.{n}": p for n, p in model.layers.named_parameters() if p.ndim >= 2}
     up_hill = dict(zip(weights, torch.autograd.grad(up, [*weights.values()]), strict=True))
     return {"sgd": up_hill, "adam": {name: part.sign() for name, part in up_hill.items()}}
@@ -177,9 +178,10 @@ def _moved(model: LayerStack, step: dict[str, Tensor], x: Tensor) -> Tensor:
 def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
     """Return the configuration of a small stack like the model's, for fast measurements.
 
-    Dropout, positions, layer scale and input norm are left out. A width above `width` is reduced to
-    `width`, with heads of 16 features and the same ratio of feed-forward width to width. The growth
-    of updates with depth hardly depends on the width (see the documentation of the probe).
+    The small stack has no dropout, positions, layer scale or input norm. If the model is wider than
+    `width`, the small stack has the width `width` and heads of 16 features. The ratio of
+    feed-forward width to width stays the same. The growth of updates with depth hardly depends on
+    the width (see the documentation of the probe).
     """
     own = {field.name: getattr(config, field.name) for field in fields(TransformerConfig)}
     without = {
@@ -209,7 +211,8 @@ def measure_growth(
 ) -> list[Update]:
     """Return the measurements in `MEASURES` of every depth and seed, ordered by depth.
 
-    The values in `depths` replace the depth of `config`. Each measurement has `samples` inputs.
+    The values in `depths` replace the depth of `config`. Each measurement uses `samples` random
+    inputs.
     """
     what, done = f"measuring updates of {config.row.title}, layers", 0
     updates = []
@@ -265,12 +268,13 @@ def growth(updates: Sequence[Update]) -> list[Growth]:
 
 
 def effective_scales(stack: ProbedStack) -> Scales:
-    """Measure the scales v and w of every sublayer, in the order of computation.
+    """Measure the scales v and w of the weight matrices in each sublayer of a stack.
 
-    The square of a scale is fan_in times the variance of a matrix's entries. w is the scale of the
-    sublayer's first matrix (v_proj or fc1), and v that of its second matrix (out_proj or fc2). The
-    theory has no gate, so the squares of the two halves of a gated fc1 are averaged. A token passes
-    through one expert, so the squares of a sublayer's experts are averaged.
+    The square of a scale is fan_in times the variance of a matrix's entries. The scale w belongs to
+    the sublayer's first matrix (v_proj or fc1). The scale v belongs to the second matrix (out_proj
+    or fc2). The theory has no gate, so the squared scales of the two halves of a gated fc1 are
+    averaged. A token passes through one expert, so the squared scales of a sublayer's experts are
+    averaged.
 
     Raises:
         ValueError: If a weight matrix is constant or not finite, or if the skip connections have
@@ -305,8 +309,8 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 class Bound:
     """The theory's bound on the model update by one SGD step, divided by learning rate and width.
 
-    A bound maps each form of the formula to a value. The dictionary is empty if the theory has no
-    bound.
+    `derived` and `measured` map each form of the bound's formula to a value. Without a bound, both
+    are empty.
 
     Attributes:
         derived: Bound for square matrices with the placement's initialisation.
@@ -353,7 +357,7 @@ def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
-    """Map each form of the formula to the bounds at all depths; {} if no bound is derived."""
+    """Return the bounds at all depths, by form of the bound's formula; {} without a bound."""
     try:
         family = find_family(row)
         scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]

@@ -2,8 +2,9 @@
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
-tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on the first part of
-these configurations. The documentation reports the verdicts' accuracy on the remaining part.
+tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on the first part of the
+calibration's configurations. The documentation reports the accuracy of the verdicts on the
+remaining configurations.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ SMALL_MOVE = 0.1
 class Threshold:
     """Two limits that classify a measured number.
 
-    A number beyond `undecided` leaves open whether training fails. A number beyond `fails` predicts
-    failure. `fails` is None if no number predicts failure.
+    `worse` says on which side of the limits a number is bad. If the number is beyond the limit
+    `undecided`, the outcome of training is open. If the number is beyond the limit `fails`,
+    training probably fails. `fails` is None if the number never predicts failure.
     """
 
     worse: Literal["above", "below"]
@@ -38,7 +40,7 @@ class Threshold:
     fails: float | None
 
     def level(self, value: float) -> Level:
-        """Return the level of a value. For nan, return the worst level of this threshold."""
+        """Return "sound", "not decided" or "likely to fail"; for nan, the worst possible level."""
         if self._is_better(value, self.undecided):
             return "sound"
         if self.fails is None or self._is_better(value, self.fails):
@@ -97,7 +99,7 @@ class Verdict:
 
     @property
     def reasons(self) -> list[str]:
-        """Texts of the findings with the worst level."""
+        """Texts of the findings that have the level of the verdict."""
         return [finding.text for finding in self.findings if finding.level == self.level]
 
     @property
@@ -108,7 +110,7 @@ class Verdict:
 def judge(run: ShortRun) -> Verdict:
     """Return the verdict on a short run.
 
-    `run` must have at least one step, trials of the first step, and steps at the peak rate.
+    `run.steps`, `run.first_steps` and `run.peak_steps` must not be empty.
     """
     checks = (_kept, _moved, _update, _distinct, _imbalance, _attention, _range, _loss)
     return Verdict(tuple(check(run) for check in checks))
@@ -124,10 +126,10 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the variation between positions that is left after the last layer.
 
-    The share is the mean square of the last layer's variation divided by the first layer's. If
-    there are several stacks, return the smallest share. A share near 0 is a rank collapse: the
-    stack's outputs are equal at all positions. The share is nan if a ratio is nan or was not
-    measured.
+    The share is the mean square of the variation after the last layer, divided by the mean square
+    of the variation after the first layer. If the model has several stacks, the result is the
+    smallest share of a stack. A share near 0 is a rank collapse: the stack's outputs are equal at
+    all positions. The result is nan if the share of a stack is nan or was not measured.
     """
     shares = []
     for stack in stacks(layers):
@@ -139,8 +141,8 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 def distinct_share(layers: Sequence[LayerReading]) -> float:
     """Return the variation between positions as a share of the last output's mean square.
 
-    If there are several stacks, return the smallest share. The share is 0 if a measurement is not
-    finite, and nan if a measurement is missing.
+    If the model has several stacks, the result is the smallest share of a stack. A stack with a
+    measurement that is not finite has the share 0. If a measurement is missing, the result is nan.
     """
     shares = []
     for stack in stacks(layers):
@@ -176,7 +178,7 @@ def _kept(run: ShortRun) -> Finding:
 def _moved(run: ShortRun) -> Finding:
     """Report the output's change by a step.
 
-    The change has no threshold, because the calibration found none.
+    The level is always "sound", because the calibration found no threshold for the change.
     """
     small, peak = rate_of_move(run.first_steps, SMALL_MOVE), run.at_rate(run.peak)
     near = "" if small is None else f"; a rate of {small:.2g} changes it by {percent(SMALL_MOVE)}"
@@ -245,7 +247,7 @@ def _attention(run: ShortRun) -> Finding:
 def _range(run: ShortRun) -> Finding:
     """Compare the largest activation with the range of number formats.
 
-    The value is infinity if an activation, gradient or weight is not finite.
+    If an activation, gradient or weight is not finite, the largest activation counts as infinity.
     """
     troubles, activations = run.troubles(), [
         layer.activation_max for step in run.steps for layer in step.layers
@@ -270,7 +272,7 @@ def _loss(run: ShortRun) -> Finding:
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
-    """Return the change of the output by a first step at `rate`, interpolated between trials."""
+    """Return how much a first step at `rate` changes the output, interpolated between trials."""
     points = [(t.learning_rate, t.moved) for t in tries if t.learning_rate > 0]
     return _between(points, rate)
 
@@ -286,7 +288,10 @@ def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
 
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """Interpolate in logarithms in the first interval that contains x; None if there is none."""
+    """Interpolate log(y) linearly in log(x) between the first two points that enclose x.
+
+    Return None if no two neighbouring points enclose x.
+    """
     for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1 and min(x0, y0, y1) > 0 and math.isfinite(x1 + y0 + y1):
             part = math.log(x / x0) / math.log(x1 / x0) if x1 > x0 else 0.0

@@ -344,7 +344,7 @@ def check_pretrained(config: Any) -> None:
     """Check that a pre-training run exists and has the configured encoder.
 
     Raises:
-        FileNotFoundError: If there is no such run. The message suggests the nearest name.
+        FileNotFoundError: If the run does not exist. The message suggests the nearest name.
         ValueError: If the encoder has another shape. The message names the options to change.
     """
     run = pretrained_run(config)
@@ -433,11 +433,12 @@ def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[
 def constant_prediction(
     train: np.ndarray, held: np.ndarray, classes: int
 ) -> tuple[np.ndarray, float]:
-    """Predict the majority class, or the mean for regression, of the training labels.
+    """Predict the most frequent training label, or for regression the mean of the labels.
 
     Returns:
-        The predictions, (len(held),), and the summed loss. The loss is the cross-entropy of the
-        class frequencies in nats, or the squared error for regression.
+        The predictions, (len(held),), and the summed loss. For classes, the loss is the
+        cross-entropy in nats of a prediction of the class frequencies. For regression, the loss is
+        the squared error.
     """
     if not classes:
         mean = train.mean(dtype=np.float64)

@@ -27,11 +27,11 @@ class LanguageModelConfig(TransformerConfig):
     """Share one matrix between the token embedding and the output projection."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
-    the embeddings by sqrt(width), as in fairseq and in the paper's theory. The product has unit
-    variance."""
+    the embeddings by sqrt(width), as in fairseq and in the paper's theory. The multiplied
+    embeddings have unit variance."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A small number saves memory. 0
-    computes all rows at once."""
+    """Number of rows of logits that the loss computes at a time. A smaller number needs less
+    memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
 
 @configuration
@@ -44,7 +44,7 @@ class TextEncoderConfig(TransformerConfig):
     """Number of learned segment embeddings (2 in BERT); 0 adds none."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
-    the embeddings by sqrt(width). The product has unit variance."""
+    the embeddings by sqrt(width). The multiplied embeddings have unit variance."""
 
 
 @configuration
@@ -54,8 +54,8 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A small number saves memory. 0
-    computes all rows at once."""
+    """Number of rows of logits that the loss computes at a time. A smaller number needs less
+    memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
 
 @configuration
@@ -84,7 +84,8 @@ class TextDataConfig:
     """Share of documents used for validation if the source has no validation split. A hash of the
     text selects the documents. At least one document is held out."""
     validation_source: str | None = None
-    """Separate source of validation text. If set, no documents of `source` are held out."""
+    """Separate source of validation text. If `validation_source` is set, no documents of `source`
+    are held out."""
     mask_documents: bool = False
     """Restrict attention to tokens of the same document."""
     streaming: bool = False
@@ -130,7 +131,7 @@ class GlueTask:
         pair: Accepted names of the second text's column; empty for single texts.
         label: Accepted names of the label's column.
         column_indices: Indices of the columns of text, pair (if any) and label, from 0, in files
-            without a header. Empty if all files have a header.
+            without a header. `column_indices` is empty if all files have a header.
         metric: Metric of the task in the paper's table.
         regression: Whether the label is a number.
     """
@@ -212,8 +213,8 @@ class ClassificationDataConfig:
     label_column: str | None = None
     """Column of the label; null looks for a column with a usual name."""
     label_delimiter: str | None = None
-    """Delimiter that ends the label. With ":", the label of LOC:city is LOC. With null, the label
-    is the whole field."""
+    """Delimiter that ends the label. With ":", the label of LOC:city is LOC. Without a delimiter,
+    the label is the whole field."""
     target: Literal["class", "number"] = "class"
     """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None

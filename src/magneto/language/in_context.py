@@ -79,8 +79,9 @@ class Accuracy:
 def answer_credit(values: Sequence[float], answer: int) -> float:
     """Return 1 if the correct option alone has the highest value.
 
-    If n options share the highest value, a correct option among the n options gets 1 / n. In all
-    other cases, the result is 0. A model that scores all options equally thus has chance accuracy.
+    If n options share the highest value, a correct option among the n options gets 1 / n. If
+    another option has a higher value, the result is 0. A model that scores all options equally thus
+    has chance accuracy.
     """
     best = max(values)
     return (values[answer] == best) / sum(value == best for value in values)
@@ -149,7 +150,7 @@ def evaluate_suite(
     Each question gets `num_fewshot` random demonstrations. Each seed scores all questions once.
     Without demonstrations, a single seed is used. Demonstrations are dropped from the beginning
     until the input fits into `length` tokens. A question that is still too long loses tokens at the
-    beginning. `limit` uses the first questions of the suite.
+    beginning. If `limit` is set, only the first `limit` questions of the suite are used.
 
     Raises:
         ValueError: If the demonstrations are too few, or if a log-likelihood is not finite.
@@ -269,9 +270,9 @@ def log_likelihoods(
 ) -> list[list[float]]:
     """Return the summed log-likelihood, in nats, of each sequence's scored tokens.
 
-    A batch has at most `tokens` positions, including padding. A question with more positions forms
-    a separate batch. `progress` gets the number of finished questions and the number of all
-    questions.
+    A batch has at most `tokens` positions, including padding. A question with more than `tokens`
+    positions forms a separate batch. `progress` gets the number of finished questions and the
+    number of all questions.
 
     Raises:
         ValueError: If a sequence has no scored token, or no token before the scored tokens.
@@ -385,7 +386,7 @@ def score_lines(
 
 
 def context_length(config: Any, trained: int, requested: int | None) -> int:
-    """Return the maximum input length in tokens. The default is the sequence length of training.
+    """Return the maximum input length in tokens. By default, this length is `trained`.
 
     Raises:
         ConfigError: If the requested length is below 2 or exceeds the model's learned positions.

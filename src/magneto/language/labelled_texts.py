@@ -227,7 +227,7 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
-    """Return the names of the columns for `wanted`.
+    """Return the column of each role in `wanted`, such as "text", "pair" or "label".
 
     For single texts, the column of "pair" is None.
     """

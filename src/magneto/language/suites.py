@@ -224,7 +224,7 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     """Read a suite.
 
     `data` is a file of questions, hf:NAME[:CONFIG[:SPLIT]], or a folder that contains files with
-    the suite's name. None reads the suite from the hub.
+    the suite's name. If `data` is None, the suite is read from the hub.
 
     Raises:
         ConfigError: If no file matches, or several files of one split match.

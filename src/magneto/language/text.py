@@ -58,8 +58,8 @@ class Split:
 class PreparedText:
     """Tokenised corpus.
 
-    `digest` is a hash of all tokens. A run resumes only with an unchanged digest. If the training
-    text is streamed, `train` is empty.
+    `digest` is a hash of all tokens. A run resumes only if the digest of the data is unchanged. If
+    the training text is streamed, `train` is empty.
     """
 
     tokenizer: Tokenizer
@@ -368,7 +368,7 @@ class StreamedBlocks:
 
 
 def parse_window_count(line: bytes) -> tuple[int, int] | None:
-    """Parse a line with a block and its number of windows. Return None for a truncated line."""
+    """Return the block and the number of windows in a line; None for a truncated line."""
     try:
         block, windows = json.loads(line)
     except (ValueError, TypeError):

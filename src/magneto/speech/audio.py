@@ -182,7 +182,7 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
     `first` is the index of the first sample. `left` limits the total number of samples.
 
     Raises:
-        AudioError: If the file is damaged. The samples before the damage are yielded first.
+        AudioError: If the file is damaged. All samples before the damaged part are yielded first.
     """
     damaged = False
     if first:
@@ -246,8 +246,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    The arguments of the function are a piece, and whether the piece is the last. The function
-    returns the resampled samples that later pieces cannot change.
+    The function gets a piece of the stream, and True if the piece is the last. The function returns
+    the resampled samples that later pieces cannot change.
     """
     if rate == sample_rate:
         return lambda samples, last: samples

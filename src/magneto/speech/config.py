@@ -70,7 +70,7 @@ class AugmentationConfig:
     """Maximum length of a time mask as a share of the utterance's frames."""
     time_masks_ratio: NonNegativeFloat = 0.0
     """Number of time masks per frame (p_M in arXiv 1912.05533), up to `time_masks` masks per
-    utterance. With 0, every utterance has `time_masks` masks."""
+    utterance. If `time_masks_ratio` is 0, every utterance has `time_masks` masks."""
     time_warp: NonNegativeInt = 0
     """Maximum shift of SpecAugment's time warp in frames (5 in ESPnet); 0 for none."""
     speeds: tuple[Annotated[float, Interval(ge=0.5, le=2)], ...] = (1.0,)

@@ -372,7 +372,7 @@ def open_source(
 def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
     """Add `file_counts` to `counts`, and clear `file_counts`.
 
-    A problem of a file with several splits is thus counted once.
+    `file_counts` is cleared so that several splits of a file count each problem once.
     """
     counts.update(file_counts)
     file_counts.clear()

@@ -1,9 +1,9 @@
 """Decoding of transducers: greedy search by label looping, and modified beam search.
 
-Label looping (arXiv 2406.06220) alternates two steps. The first step finds the next label of each
-utterance, from the current frame of the utterance on. The second step updates the predictor with
-the new labels of all utterances. The first step evaluates several frames at a time, because most
-frames emit blank.
+Label looping (arXiv 2406.06220) alternates a search for labels and an update of the predictor. The
+search finds the next label of each utterance, from the current frame of the utterance on. The
+predictor is then updated with the new labels of all utterances. The search evaluates several frames
+at a time, because most frames emit blank.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class GreedyState:
         emitted: Number of labels at the current frame, (batch,).
         frames: Number of processed frames, (batch,).
         score: Log-probability of the path, (batch,).
-        found: Emitted labels in the order of emission. Each entry has the indices of utterances,
-            the new labels, and the frames of the labels.
+        found: Emitted labels in the order of emission. Each entry of `found` has the indices of
+            utterances, the new labels, and the frames of the labels.
     """
 
     predicted: Tensor
@@ -297,8 +297,9 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge each pair of equal hypotheses into the first of the two.
 
-        At most two hypotheses of an utterance have the same labels. One of the two hypotheses
-        emitted a label at the current frame, and the other hypothesis emitted a blank.
+        At most two hypotheses of an utterance have the same labels. In a pair of equal hypotheses,
+        one hypothesis emitted a label at the current frame, and the other hypothesis emitted a
+        blank.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place

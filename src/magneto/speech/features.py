@@ -242,7 +242,8 @@ class Features:
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
         """Return each utterance's number of frames after speed perturbation by `speeds`.
 
-        Without cached features, the numbers are estimated from durations in the headers.
+        If no features are cached, the numbers of frames are estimated from the durations in the
+        headers.
         """
         if self._kept is not None:
             return np.diff(self._offsets)
@@ -271,7 +272,7 @@ class Features:
     def normalised(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
         """Return an utterance's normalised features, and the recording's problem.
 
-        If a feature is not finite, there are 0 frames.
+        If a feature is not finite, the result has 0 frames.
         """
         features, problem = self.features(number, vary)
         if len(features) == 0:

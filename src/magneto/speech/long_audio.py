@@ -205,8 +205,8 @@ class Transcriber:
         batch_size: Number of windows per batch.
 
     Attributes:
-        least_seconds: Length of a feature frame in seconds. A recording below this length gets an
-            empty transcript.
+        least_seconds: Length of a feature frame in seconds. A recording shorter than a frame gets
+            an empty transcript.
 
     Raises:
         ValueError: If the overlap is not positive or more than half a window.

@@ -143,11 +143,11 @@ class SpeechRecognition(Task):
         return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
-        """Return the weighted sum of the losses, and log each unweighted loss and two ratios.
+        """Return the weighted sum of the losses, and log the unweighted losses and two ratios.
 
         `non_finite` is the number of utterances without a finite loss, divided by the number of
-        counted utterances. `padding` is the mean share of padded frames, weighted by counted
-        utterances.
+        counted utterances. `padding` is the share of padded frames in a group, averaged over the
+        counted utterances.
         """
         losses = []
         for group in batch:

@@ -1,7 +1,7 @@
 """Advice for a source: facts about its data, a derived recipe, and baselines.
 
-Each summary reads the data of a task with the starting recipe, and trains nothing. The derived
-recipe sets the smallest input size at which examples are still recognisable.
+A summary reads the task's data with the starting recipe, without any training. The derived recipe
+uses the smallest inputs in which the examples are still recognisable.
 """
 
 from __future__ import annotations
@@ -248,7 +248,10 @@ def parallel_text(task: Any, given: Given) -> DataSummary:
 
 @dataclass(frozen=True)
 class Guide:
-    """Analysis for one task. `trivial` describes the prediction behind `Task.baseline`."""
+    """Functions for the advice on one task: a summary of the data, and a simple baseline.
+
+    `trivial` describes the prediction behind `Task.baseline`.
+    """
 
     summarise: Summarise
     baseline: Baseline | None = None

@@ -23,12 +23,12 @@ class TranslationConfig(TransformerConfig):
     """Size of the vocabulary that source and target share; null takes the size from the data."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
-    the embeddings by sqrt(width). The product has unit variance."""
+    the embeddings by sqrt(width). The multiplied embeddings have unit variance."""
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A small number saves memory. 0
-    computes all rows at once."""
+    """Number of rows of logits that the loss computes at a time. A smaller number needs less
+    memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
     @rule
     def _no_mup_with_tied_embeddings(self) -> Iterator[str]:
@@ -50,9 +50,9 @@ class ParallelDataConfig:
     split, else the test split, else the training split. By default, `source` provides the
     validation text."""
     validation_fraction: Share = 0.02
-    """Share of sentence pairs for validation. The share applies to language pairs without a
-    validation split. `validation_fraction` is ignored if `validation_source` is set. A hash of the
-    sentence in `pivot_language` selects the validation pairs."""
+    """Share of the sentence pairs for validation, in each language pair without a validation split.
+    `validation_fraction` is ignored if `validation_source` is set. A hash of the sentence in
+    `pivot_language` selects the validation pairs."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation sentences per language pair; null for all."""
     languages: tuple[str, ...] | None = None
@@ -73,8 +73,8 @@ class ParallelDataConfig:
     tokenizer_lines: PositiveInt = 60_000
     """Number of sentences on which a "sentencepiece" tokenizer is trained. The sentences are
     sampled from 50 million characters of text, in equal parts from all language pairs. For many
-    languages, train the tokenizer on more sentences. Training 64,000 tokens on a million sentences
-    took a minute on one core. The training needed 1.3 GB of memory."""
+    languages, choose a larger number of sentences. Training 64,000 tokens on a million sentences
+    took a minute on one core, and 1.3 GB of memory."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
     """Maximum length of a sentence in tokens, tag and end token included. Training leaves out pairs
     in which a sentence exceeds the maximum."""
@@ -84,8 +84,8 @@ class ParallelDataConfig:
     at most 20 characters, or by at most 20 bytes."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
     """Temperature T for sampling directions. The probability of a direction with N sentence pairs
-    is proportional to N ** (1 / T). A larger T favours small languages. The default is from arXiv
-    1907.05019."""
+    is proportional to N ** (1 / T). A larger T favours small languages. The default temperature is
+    from arXiv 1907.05019."""
     max_tokens: PositiveInt = 4096
     """Maximum size of a group of sentence pairs of similar length. A group's size is the number of
     pairs times the length of the longest sentence in tokens. `training.batch_size` counts groups. A
@@ -96,7 +96,8 @@ class ParallelDataConfig:
     """Metric that selects the best checkpoint: "loss", or "bleu" of greedy translations."""
     bleu_sentences: PositiveInt = 200
     """Number of sentences per direction that an evaluation translates with `select_by: bleu`.
-    `training.evaluate_limit` reduces the number of translated sentences in proportion."""
+    If `training.evaluate_limit` shortens the evaluation, the number of translated sentences shrinks
+    in proportion."""
 
     @rule
     def _groups_fit_the_longest(self) -> Iterator[str]:

@@ -133,8 +133,8 @@ class ParallelSplit:
     """Tokenised split of a corpus.
 
     `tokens` has the tokens of all sentences, without tags and end tokens. The two sentences of an
-    example follow each other. Sentence n has the tokens from `offsets[n]` to `offsets[n + 1]`.
-    `ranges` has the range of examples of each language pair.
+    example are stored one after the other. Sentence n has the tokens from `offsets[n]` to
+    `offsets[n + 1]`. `ranges` has the range of examples of each language pair.
     """
 
     tokens: np.ndarray
@@ -392,7 +392,7 @@ class GroupMaker:
         return (sizes[:, ::-1] if self.flipped[direction] else sizes) + np.array([2, 1])
 
     def target_counts(self, size: int) -> np.ndarray:
-        """Count how often each token is a target, (size,). End tokens count too."""
+        """Count how often each token, the end token included, is a target; the shape is (size,)."""
         counts = np.zeros(size, np.int64)
         for (start, stop), flipped in zip(self.ranges, self.flipped, strict=True):
             offsets = self.split.offsets[2 * start : 2 * stop + 1]

@@ -414,7 +414,7 @@ class ReferenceTexts:
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
     """Read at most `limit` validation sentences per direction.
 
-    Long sentences are included.
+    Sentences that are too long for training are included.
     """
     text, counts = TrainingText(config), Counts()
     if config.validation_limit is not None:

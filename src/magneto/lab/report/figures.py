@@ -170,7 +170,7 @@ def _draw_score(
     """Draw the scores of one placement.
 
     A full marker means that every seed learned at the rate. A hollow marker means that only some
-    seeds learned. The line joins neighbouring full markers.
+    seeds learned. A line joins the full markers of neighbouring rates.
     """
     shown = [(rate, group) for rate, group in zip(rates, groups, strict=True) if group.scores]
     if not shown:
@@ -233,8 +233,8 @@ def _draw_reference(
 ) -> tuple[float, float]:
     """Draw a line at the reference, and return new limits of the y axis.
 
-    If the reference is far away, a text at the frame replaces the line, and the limits do not
-    change.
+    If the reference is far outside the limits, a text at the edge of the figure replaces the line.
+    The limits then stay unchanged.
     """
     bottom, top = min(low, value), max(high, value)
     style: dict[str, Any] = {
@@ -254,9 +254,10 @@ def _draw_reference(
 
 
 def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], reading: str) -> Plot:
-    """Draw the change of the output by one SGD step against depth, relative to the smallest depth.
+    """Draw how the output's change by one SGD step grows with depth, relative to the least depth.
 
-    If `reading` is "label", dashed lines show the theory's bound.
+    With the reading "label", that is, the change of a label's logit, dashed lines show the theory's
+    bound.
     """
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit (dashed: bound)" if reading == "label" else "output"

@@ -165,11 +165,11 @@ def exponent(law: Found | None) -> str:
 
 
 def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
-    """Compare the first row with each other row, over the rows that learned at every size.
+    """Compare the first row with each further row that learned at every size.
 
     Yields:
-        The names of both rows, the gap at each size, and the fitted law of the gap. A gap is
-        log(loss of the other row / loss of the first row).
+        The names of both rows, the gap at each size, and the fitted law of the gap. For the first
+        row A and a further row B, the gap is log(loss of B / loss of A).
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
@@ -180,7 +180,7 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield a line with relative loss and trend for each row except the first."""
+    """Yield, for each further row, loss and trend relative to the first row's loss."""
     for first, row, measured, law in gaps(found):
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
@@ -259,9 +259,9 @@ def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: 
 
 
 def ends(value: Any) -> tuple[float, float, float]:
-    """Return a value and the ends of the interval.
+    """Return a value and the ends of the value's interval.
 
-    Without a known error, both ends equal the value.
+    If the error is unknown, both ends of the interval equal the value.
     """
     if not isinstance(value, Mapping):
         return value, value, value

@@ -2,9 +2,9 @@
 
 A placement has the same colour, marker and dash in all figures and tables. The colours were chosen
 by a search. With any colour vision, each pair of colours has a CIEDE2000 difference above 12. Each
-colour has a contrast of at least 3 with the page. A test checks the differences and the contrasts.
-Figures are drawn in the colours of light pages. On dark pages the style sheet replaces the light
-page's colours.
+colour has a contrast of at least 3 with the page. A test checks the colour differences and the
+contrasts. Figures are drawn in the colours of light pages. On dark pages the style sheet replaces
+the light page's colours.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ _DASHES = ((1, 3), (7, 1.5, 1, 1.5, 1, 1.5), (3, 3))
 
 
 def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Series]:
-    """Return the style of every placement. A placement without a style takes the next free one."""
+    """Return the style of every placement.
+
+    A placement without a fixed style takes the next free style.
+    """
     own = [name for name in placements if name not in ROWS]
     # 60 styles are distinct, because 4, 5 and 3 have no common factor.
     styles = zip(own, cycle(_COLOURS), cycle(_MARKERS), cycle(_DASHES), strict=False)
@@ -140,7 +143,7 @@ class Plot:
         return self.axes[-1]
 
     def line(self, series: Series, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
-        """Draw a line of a series in the main axes. `style` overrides the style of the series."""
+        """Draw a line in the main axes. Options in `style` override the style of `series`."""
         self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:

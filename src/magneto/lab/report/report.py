@@ -183,7 +183,8 @@ def counted(values: Sized, name: str) -> str:
 def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds as text.
 
-    Brackets give the number near best rates if that number is larger.
+    Runs at the best rates and next to the best rates can have more seeds than other runs. Brackets
+    give the larger number.
     """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
@@ -194,7 +195,8 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each row that learned at no rate.
 
-    The sentence lists failures that the probe found. The probe ran at the smallest learning rate.
+    The sentence lists failures that the probe found. The probe ran at the comparison's smallest
+    learning rate.
     """
     reasons = (comparison.get("measured") or {}).get("reasons", {})
     rate = rate_text(min(map(float, comparison["learning_rates"])))
@@ -289,7 +291,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return table rows: how the change by one SGD step grows with depth, and the bound."""
+    """Return the growth with depth of the change by one SGD step, and of the theory's bound."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
