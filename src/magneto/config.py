@@ -1,6 +1,7 @@
 """Reading and checking of configurations.
 
-An error message has one line for each mistake. The line for an unknown key suggests a valid key.
+An error message has one line for each mistake. For an unknown key, the error message suggests a
+valid key.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def _remove(path: Path) -> None:
 def temporary_directory(path: Path) -> Iterator[Path]:
     """Yield a new temporary directory beside `path`.
 
-    The caller fills the directory and renames it to `path`. Without renaming, the directory is
-    removed after the block.
+    The caller fills the directory and renames it to `path`. If the caller does not rename the
+    directory, the directory is removed after the block.
     """
     temporary = temporary_path(path)
     clear_dead(path.absolute().parent, path.name)

@@ -200,7 +200,7 @@ MORE_RIGHT = 0.02
 
 
 def warn_unlearnt(run: Path, progress: Progress) -> None:
-    """Warn if a pre-trained encoder is at its unigram baseline."""
+    """Warn if a pre-trained encoder predicts no better than by token frequencies."""
     try:
         plateau = read_json(run / PLATEAU_FILE)
         metrics = read_json(run / "result.json")["metrics"]

@@ -61,7 +61,8 @@ CUT_LINES = "over-long lines cut"
 Documents = Callable[[Counts], Iterator[str]]
 """Function that yields a split's documents.
 
-The argument is a counter, which receives the numbers of yielded and skipped documents."""
+The argument of the function is a counter, which receives the numbers of yielded and skipped
+documents."""
 
 
 def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
@@ -73,9 +74,9 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
     """Return, for each split of a source, a function that yields the split's documents.
 
     The names of files and folders give the splits if the names contain "train" and a second split,
-    such as "test". Without such names, the splits come from the records' field "split", if at least
-    one record has "train" in this field. Without any splits, all documents belong to the split
-    "train".
+    such as "test". If no names give splits, the splits come from the records' field "split", if a
+    record has "train" in this field. If neither names nor records give splits, all documents belong
+    to the split "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.

@@ -130,7 +130,8 @@ def find_files(
 
     Args:
         folder: The folder.
-        endings: Endings of file names, such as ".jsonl". Compressed files (".jsonl.gz") count too.
+        endings: Endings of file names, such as ".jsonl". The function also finds compressed files
+            (".jsonl.gz").
         splits: Names of each split, the preferred name first.
 
     Raises:
@@ -189,7 +190,8 @@ def _path(value: Any) -> str:
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
     """Return the media or texts in a folder as tables by split.
 
-    Subfolders may be named after splits. Without such names, all files belong to the split "train".
+    Subfolders may be named after splits. If no subfolder is named after a split, all files belong
+    to the split "train".
 
     Raises:
         ValueError: If a folder has no files of the kind.

@@ -144,7 +144,7 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan of rows (draw, number) in random order.
 
-    Without repeats, every example comes once per epoch. With `repeats`, a global batch has this
+    If `repeats` is 1, every example comes once per epoch. With `repeats`, a global batch has this
     number of copies of each example ("repeated augmentation", arXiv 1901.09335). With `repeats`, an
     epoch still has `count` rows, and therefore fewer distinct examples. In an epoch, copy i of an
     example has the draw epoch * repeats + i.

@@ -196,7 +196,7 @@ def table_of_columns(
 def table_of_records(
     records: Sequence[Mapping[str, Any]], where: str = "", root: Path | None = None
 ) -> Table:
-    """Return a table of records. A missing field gives None."""
+    """Return a table of records. A field that a record lacks becomes None."""
     names = dict.fromkeys(name for record in records for name in record)
     columns = {name: [record.get(name) for record in records] for name in names}
     return table_of_columns(columns, where, root)
@@ -228,9 +228,9 @@ def divide(
     Args:
         splits: Tables of the source by split.
         other: Tables of a validation source by split, or None. The validation split of this source
-            is used, else the test split, else the training split. Without a validation source, the
-            validation split of `splits` is used. Without a validation split, training rows are held
-            out.
+            is used, else the test split, else the training split. If `other` is None, the
+            validation split of `splits` is used. If `splits` has no validation split, some training
+            rows become validation rows.
         fraction: Share of rows to hold out.
         key: Column for `hold_out`, which never separates rows with the same value.
         counts: Counter that receives the numbers of used and unused rows of test splits.

@@ -260,7 +260,7 @@ def frequency_sums(
     """Return `prediction_sums` of a predictor whose probabilities are the training frequencies.
 
     Args:
-        train: Frequency of each number in training, (size,); 1 is added to each.
+        train: Frequency of each number in training, (size,). The function adds 1 to each frequency.
         asked: Frequency of each number among the targets, (size,).
         allowed: Whether each number can be a target, (size,). A number that cannot be a target has
             probability 0.

@@ -43,8 +43,8 @@ def transducer_loss(
 ) -> Tensor:
     """Return each utterance's negative log-likelihood under a transducer (arXiv 1211.3711).
 
-    The loss normalises logits by softmax, so log-probabilities are allowed too. The loss can be
-    differentiated only once.
+    The loss normalises the logits by softmax, so `logits` may also be log-probabilities. The loss
+    can be differentiated only once.
 
     The loss is infinite if there are no frames, or if no path has a positive probability. The loss
     is NaN if a logit is NaN. An utterance whose loss is infinite or NaN has a zero gradient, and

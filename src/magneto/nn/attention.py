@@ -213,9 +213,9 @@ class Mask:
     """Allowed pairs of query and key in one kind of attention, the same in every layer.
 
     Attributes:
-        allowed: Mask of allowed pairs, boolean (batch or 1, 1, query length, key length). The value
-            None allows all pairs. For a query without allowed keys, all keys are True, so that the
-            softmax is finite.
+        allowed: Mask of allowed pairs, boolean (batch or 1, 1, query length, key length). If
+            `allowed` is None, every query may attend to every key. For a query without allowed
+            keys, all keys are True, so that the softmax is finite.
         seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). Queries
             without allowed keys get the output 0. None means that every query has an allowed key.
         causal: Flag for causal attention: no position attends to a later position. For causal
@@ -413,7 +413,7 @@ class EncoderDecoderCache:
 def self_attention_cache(cache: Any) -> Cache | None:
     """Return the self-attention part of an encoder-decoder's cache.
 
-    Any other cache is returned unchanged.
+    A cache without the attribute `self_attention_cache` is returned unchanged.
     """
     return getattr(cache, "self_attention_cache", cache)
 

@@ -91,10 +91,10 @@ class TransformerConfig:
     head_dim: Width | None = None
     """Width of a head (default: null, `width / heads`)."""
     windows: tuple[PositiveInt | None, ...] = ()
-    """Sliding windows of self-attention for the layers from the bottom up. The list is repeated
-    if there are more layers. A window is the number of nearest positions that a position
-    attends to, itself included. null means all positions. Mistral has (4096,), and Gemma 2
-    has (4096, null) (default: no windows)."""
+    """Sliding windows of self-attention for the layers from the bottom up. If the model has more
+    layers than the list has windows, the list is repeated. A window is the number of nearest
+    positions that a position attends to, itself included. null means all positions. Mistral has
+    (4096,), and Gemma 2 has (4096, null) (default: no windows)."""
     norm: NormKind = "layernorm"
     """Kind of all norms."""
     norm_eps: PositiveFloat = 1e-5

@@ -214,5 +214,5 @@ def optional_norm(present: bool, width: int, config: TransformerConfig) -> Part:
 
 
 def slot_norm(config: TransformerConfig, sublayer: Sublayer, slot: Slot, width: int) -> Part:
-    """Build the norm of a sublayer's slot. The value of an empty slot is `identity`."""
+    """Build the norm of a sublayer's slot. For an empty slot, return `identity`."""
     return optional_norm(slot in config.row.slots(sublayer), width, config)

@@ -210,8 +210,8 @@ class MultiwayEncoder(ProbedStack):
     ) -> list[Streams]:
         """Return the outputs of chosen layers without the final norm; see `Encoder.features`.
 
-        `layers` has numbers in any order, where 0 is the bottom layer. All other arguments are as
-        in `forward`.
+        `layers` has numbers in any order, where 0 is the bottom layer. The arguments `vision`,
+        `language` and `packing` are as in `forward`.
 
         Raises:
             ValueError: If a layer does not exist.
@@ -283,7 +283,7 @@ class Packing:
         vision_alone: Number of vision tokens in images without text.
         language_paired: Number of language tokens in image-text pairs.
         attention_mask: Mask in which True = may attend, or None if no row has padding. The shape is
-            (rows, length), or (rows, length, length) for restricted attention.
+            (rows, length), or (rows, length, length) if the mask differs between queries.
     """
 
     vision_place: Tensor

@@ -42,7 +42,7 @@ class Scale:
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
     """Return the factors of a model's parameters by name. A tied parameter has several names.
 
-    The result is empty for the standard parametrisation.
+    With the standard parametrisation, the result is {}.
 
     Raises:
         ValueError: If a tied weight would have two different factors.

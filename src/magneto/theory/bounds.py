@@ -1,9 +1,9 @@
 """Bounds on the model update: the change of the label's logit in one SGD step at initialisation.
 
-The formulas of Post-LN and DeepNorm come from DeepNet (arXiv 2203.00555). All other formulas come
-from the paper (section 3.2, appendices A and B). Values are divided by the learning rate and the
-width (eta d). The bounds are orders of magnitude under the paper's assumptions, whose limits are in
-`docs/theory.md`.
+The formulas of Post-LN and DeepNorm come from DeepNet (arXiv 2203.00555). The formulas of Pre-LN
+and Sub-LN come from the paper arXiv 2210.06423 (section 3.2, appendices A and B). Values are
+divided by the learning rate and the width (eta d). The bounds are orders of magnitude under the
+paper's assumptions, whose limits are in `docs/theory.md`.
 
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /

@@ -21,7 +21,7 @@ Stack = Literal["encoder", "decoder"]
 
 @dataclass(frozen=True)
 class Depth:
-    """Depth of a stack and, in an encoder-decoder, of the other stack.
+    """Depth of a stack. In an encoder-decoder, the depths of both stacks.
 
     Attributes:
         stack: Kind of the stack.
@@ -51,7 +51,7 @@ class Depth:
 
     @property
     def sublayers(self) -> int:
-        """Sublayers of this stack: L = 2N, or 3M for a decoder with cross-attention."""
+        """Number L of sublayers in this stack: 2N, or 3M for a decoder with cross-attention."""
         return self.layers * (3 if self.stack == "decoder" and not self.alone else 2)
 
 
@@ -138,8 +138,8 @@ class Placement:
         final: "norm" for a norm on top of the stack.
         head_scale: Place of a learned scalar per attention head: "none", before or after the output
             projection.
-        query_key_norm: "head" normalises each head's queries and keys, "width" those of all heads
-            together.
+        query_key_norm: "head" normalises the queries and keys of each head separately, and "width"
+            normalises the queries and keys of all heads together.
         value_norm: "head" normalises each head's values.
         gated: Kinds of attention with a gate. The gate is the sigmoid of a linear layer with the
             same input as the query projection. The gate multiplies the joined heads elementwise.

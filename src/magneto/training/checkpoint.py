@@ -447,7 +447,7 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
 
     Raises:
         ValueError: If `resume` is False, but the directory has checkpoints.
-        ValueError: If the run has another model or other data.
+        ValueError: If the model or the data differ from those of the run.
         ValueError: If the run has weights, but no undamaged checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say

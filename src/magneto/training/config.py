@@ -102,9 +102,9 @@ class TrainingConfig:
     """Number of ranks that share one copy of the model under "hybrid" (default: null, the ranks
     of a node)."""
     divergence_patience: PositiveInt = 100
-    """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss
-    counts as high above 1.5 times the first loss. A loss that has risen again by more than half
-    of the earlier decrease also counts as high."""
+    """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss counts
+    as high above 1.5 times the first loss. The smoothed loss also counts as high if a rise has
+    undone more than half of the earlier decrease."""
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
@@ -112,8 +112,8 @@ class TrainingConfig:
     threads: Free[Annotated[int, Interval(ge=1, le=4096)] | None] = None
     """CPU threads of torch per process (default: null, torch's default)."""
     num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0
-    """Worker processes per rank that decode and augment examples. With 0, a thread decodes and
-    augments. The number of worker processes does not change the batches."""
+    """Worker processes per rank that decode and augment examples. 0: a thread of the main process
+    decodes and augments. The number of worker processes does not change the batches."""
 
     @rule
     def _patience_has_evaluations(self) -> Iterator[str]:

@@ -133,7 +133,7 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
 
 @contextmanager
 def join_world(config: TrainingConfig) -> Iterator[World]:
-    """Join the other processes inside the block, if there are any."""
+    """Connect this process with the run's other processes, if any, for the time of the block."""
     strategy = pick_strategy(config)
     device = pick_device(config.device)
     if strategy == "none":
@@ -171,8 +171,9 @@ def rendezvous_options() -> dict[str, Any]:
     """Return arguments of `init_process_group` for the rendezvous.
 
     After torchrun has restarted the workers, torchrun's store still has the old addresses. In a run
-    on one machine, each restart therefore uses a new prefix for keys in the store. In a run on
-    several machines, keys get no prefix, since each machine counts restarts separately.
+    on one machine, each restart uses a new prefix for keys in the store, to avoid the old
+    addresses. In a run on several machines, keys get no prefix, since each machine counts restarts
+    separately.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -214,7 +215,7 @@ def pick_device(name: str) -> torch.device:
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
     """Return the numbers of this rank's micro-batches, and the number of all ranks' micro-batches.
 
-    The second value counts the micro-batches of one step.
+    Both values are for one optimizer step.
     """
     accumulated = config.gradient_accumulation_steps
     count = world.world_size * accumulated

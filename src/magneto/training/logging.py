@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 PendingStep = tuple[int, list[str], "torch.Tensor"]
-"""A step, the names of its values, and the values on the device."""
+"""Tuple of a step's number, the names of the logged values, and the values on the device."""
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
 

@@ -1,8 +1,9 @@
 """Initial weights of a task's model. Memory and operations of the model are computed from shapes.
 
 The initial weights are bit-identical for any number of processes. The model is built on the meta
-device, sharded, and initialised module by module. With this initialisation, no process needs memory
-for the whole model. A module's random numbers depend on the seed and the module's name alone.
+device, sharded, and initialised module by module. With module-by-module initialisation, no process
+needs memory for the whole model. A module's random numbers depend on the seed and the module's name
+alone.
 
 Module-by-module initialisation has a condition: `reset_parameters` of each module fills the
 module's tensors, and nothing changes the tensors afterwards. Modules of torch and Magneto can be

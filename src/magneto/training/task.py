@@ -161,7 +161,7 @@ class Task(ABC):
         For example, the frozen model is the image tokenizer of a model that predicts image codes.
         The frozen model is moved to the device of the trained model, is not trained, and is not in
         checkpoints. `save_assets` must add the weights of the frozen model to the digest, so that a
-        run is not resumed with other weights.
+        run is not resumed with another frozen model.
         """
         return None
 
@@ -245,8 +245,8 @@ class Task(ABC):
 
         Args:
             sums: Sums over all batches and ranks, as numbers or nested lists.
-            predictions: Predictions on the CPU, one element per batch, in the order of batches. A
-                batch without predictions adds no element.
+            predictions: Predictions on the CPU, one element per batch, in the order of batches. For
+                a batch without predictions, the list has no element.
         """
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 

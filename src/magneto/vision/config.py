@@ -175,8 +175,8 @@ class AugmentationConfig:
     hue: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
     """Colour jitter: the hue is shifted by up to this fraction of the colour circle."""
     rand_augment: Annotated[float, Interval(ge=0, le=10)] = 0.0
-    """Magnitude of RandAugment (arXiv 1909.13719), which is M in timm's "rand-mM-mstdS-inc1". The
-    value 0 turns RandAugment off."""
+    """Magnitude of RandAugment (arXiv 1909.13719), which is M in timm's "rand-mM-mstdS-inc1". 0: no
+    RandAugment."""
     rand_augment_std: NonNegativeFloat = 0.5
     """Standard deviation of RandAugment's magnitude, which is S in timm's "rand-mM-mstdS-inc1"."""
     erasing: Probability = 0.0
@@ -226,8 +226,8 @@ class ImageSourceConfig:
     `source` has no validation split, null uses a part of the training images."""
     validation_fraction: Share = 0.2
     """Share of the training images that are held out if a source has no validation split. The
-    recipe's seed selects the validation images of a built-in set. For other sources, a hash of the
-    image names selects the validation images."""
+    recipe's seed selects the validation images of a built-in set. For a source that is not built
+    in, a hash of the image names selects the validation images."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers; null uses the classes of the training
     images."""
@@ -265,8 +265,7 @@ class FineTunedImageConfig(ImageEncoderConfig):
 
     layer_decay: Free[Part] = 1.0
     """Layer-wise decay. The learning rate of a layer is `layer_decay` times the rate of the next
-    higher layer. The paper's image classifiers use 0.65 and 0.8. The value 1 turns the decay
-    off."""
+    higher layer. The paper's image classifiers use 0.65 and 0.8. 1: no layer-wise decay."""
     pretrained: Free[str | None] = None
     """Directory of an image run whose patch embedding, positions and encoder initialise the model.
     Null trains from scratch. Magneto replaces "{placement}" in the path by the name of the norm
@@ -428,13 +427,13 @@ class SegmenterConfig(FineTunedImageConfig):
     Null takes the size from the pre-trained run. Without a run, null takes the median of the
     images' shorter sides, but at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. Null takes the number of the data's class names. Without names, null adds
-    1 to the largest class number in the masks. Magneto searches at most 2,000 masks of each
-    split."""
+    """Number of classes. Null takes the number of the data's class names. If the data have no class
+    names, null uses the largest class number in the masks, plus 1. Magneto searches at most 2,000
+    masks of each split."""
     feature_layers: FourLayers | None = None
-    """Four layers, counted from 0, whose features the heads read. The fourth layer must be the top
-    layer. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24. Null uses four evenly spaced
-    layers."""
+    """Four layers, counted from 0, whose features the heads read. The last of the four layers must
+    be the top layer of the encoder. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24.
+    Null uses four evenly spaced layers."""
     head_channels: Width = 768
     """Channels of UperNet (768 for a base model, 1024 for a large model)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
@@ -499,7 +498,7 @@ class SegmentationDataConfig(ImageSourceConfig):
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Limits of an image's longer side and shorter side, in pixels (2048 and 512 for ADE20k).
     Before augmentation, each image is resized to the largest size within both limits, at the same
-    aspect ratio. Null keeps the size of images."""
+    aspect ratio. With null, images are not resized before augmentation."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

@@ -1,7 +1,7 @@
 """Decoding of image files to upright 8-bit RGB pixels, and decoding of mask files.
 
-If simplejpeg is installed, it decodes JPEG files. Pillow decodes all other formats, and JPEG files
-that simplejpeg refuses.
+If the package simplejpeg is installed, simplejpeg decodes JPEG files. Pillow decodes JPEG files
+that simplejpeg refuses, and all formats except JPEG.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict
 
     Embeddings (patches, class token, positions) are group 0, and layer l is group l + 1. Parameters
     after the last layer are the top group, which keeps the full learning rate. The rate of a lower
-    group is `decay` times the rate of the next higher group. With a `decay` of 1, the result is {}.
+    group is `decay` times the rate of the next higher group. If `decay` is 1, the result is {}.
     """
     if decay == 1:
         return {}

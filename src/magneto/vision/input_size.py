@@ -106,7 +106,7 @@ class ImageInputTask(Task):
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the data, derive the sizes that are null, and check the model.
 
-        A second call does nothing.
+        If the task is already prepared, the method does nothing.
         """
         if self._prepared:
             return

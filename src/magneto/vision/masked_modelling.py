@@ -69,9 +69,9 @@ class MaskedImageModel(ImageEncoder):
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
         """Return a list with the features at masked positions, (batch, count, width).
 
-        With patch aggregation, the list has a second item: the features of the small stack. Images
-        are (batch, channels, height, width). `hidden`, (batch, count), has the indices of masked
-        patches.
+        With patch aggregation, the second item of the list is the features of the small stack.
+        Images are (batch, channels, height, width). `hidden`, (batch, count), has the indices of
+        masked patches.
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)
@@ -84,7 +84,8 @@ class MaskedImageModel(ImageEncoder):
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
         """Return logits (batch, count, number of codes), or a list of losses if `codes` are given.
 
-        `codes` are the targets, (batch, count). With patch aggregation, the list has a second loss.
+        `codes` are the targets, (batch, count). With patch aggregation, the second loss of the list
+        is that of the small stack.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])

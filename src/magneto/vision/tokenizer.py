@@ -96,7 +96,8 @@ class PixelTeacher(nn.Module):
 class PretrainedTeacher(nn.Module):
     """Teacher from transformers, with its own image size and normalisation.
 
-    The features are those of the patches after the final norm. CLIP's features are projected too.
+    The teacher's features are those of the patches after the final norm. The features of CLIP are
+    also multiplied by CLIP's projection matrix.
     """
 
     image_mean: Tensor
@@ -183,9 +184,9 @@ class TokenizerDistillation(nn.Module):
         """Encode, quantise and decode images (batch, channels, height, width).
 
         Returns:
-            The first tensor is the predicted features of the teacher, (batch, patches,
-            target_width). The second tensor is the codes, (batch, patches). The third tensor is the
-            commitment loss, (batch, patches), whose gradient flows only to the encoder.
+            A tuple of three tensors: the predicted features of the teacher, (batch, patches,
+            target_width), the codes, (batch, patches), and the commitment loss, (batch, patches).
+            The gradient of the commitment loss flows only to the encoder.
         """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)

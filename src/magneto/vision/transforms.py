@@ -99,8 +99,8 @@ def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False)
     """Crop a box and resize it to a square, uint8 (size, size, channels), by bicubic resampling.
 
     The result equals that of torchvision's resized_crop. With `reduce`, a large JPEG may be decoded
-    at 1/2, 1/4 or 1/8 of its size, which is faster. A smaller decoded size changes the blur
-    slightly.
+    at 1/2, 1/4 or 1/8 of its size, which is faster. Decoding at a smaller size changes the blur of
+    the result slightly.
     """
     least = min(box.height, box.width)
     scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))

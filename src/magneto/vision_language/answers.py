@@ -11,10 +11,11 @@ into a contraction ("dont" becomes "don't"). The rules are those of the official
 (GT-Vision-Lab/VQA, commit a013f00).
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
-two digits, all punctuation marks are removed. In an answer without a comma between digits, spaces
-matter. If one hyphen, for example, is beside a space, all hyphens are removed. If no hyphen is
-beside a space, every hyphen becomes a space. A full stop is removed unless a digit follows. At most
-32 full stops are removed. The number word "none" becomes "0".
+two digits, all punctuation marks are removed. If an answer has no comma between digits, the
+treatment of a punctuation mark depends on spaces. For example, all hyphens are removed if at least
+one hyphen is beside a space. If no hyphen is beside a space, every hyphen becomes a space. A full
+stop is removed unless a digit follows. At most 32 full stops are removed. The number word "none"
+becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
 at least nine questions of the training and validation splits. Majority answers are normalised

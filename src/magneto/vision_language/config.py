@@ -320,8 +320,8 @@ class VisualReasonerConfig(PairPoolingConfig):
 class StatementDataConfig(ImageTextDataConfig):
     """Statements about two images.
 
-    A source may also be a .json file of NLVR2, or a folder with NLVR2's .json files and images.
-    Subfolders are searched too.
+    A source may also be a .json file of NLVR2, or a folder with NLVR2's .json files and images. The
+    files may be in subfolders of the folder.
     """
 
     validation_fraction: Share = 0.2

@@ -83,7 +83,8 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
     `model` may be on the "meta" device.
 
     Raises:
-        ValueError: If the run has no encoder, or an encoder of other shapes.
+        ValueError: If the run has no encoder, or if the shapes of the run's encoder differ from the
+            shapes of the model's encoder.
     """
     run = pretrained_run(config)
     held = held_config(run)
