@@ -1,9 +1,10 @@
 """Text generation and beam search by transformers' `generate`.
 
 Beam search for translation follows three rules of fairseq. A hypothesis at the length limit gets
-the end token, and the score includes its log-probability. The search for a sentence ends when the
-number of finished hypotheses equals the number of beams. A translation is not empty and has no
-padding token. The last translations of an n-best list can differ from fairseq's n-best list.
+the end token, and the score includes the log-probability of the end token. The search for a
+sentence ends when the number of finished hypotheses equals the number of beams. A translation is
+not empty and has no padding token. The last translations of an n-best list can differ from
+fairseq's n-best list.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Sampling:
     top_k: NonNegativeInt = 50
     """Number of most probable tokens to sample from. With `top_k` 0, all tokens can be sampled."""
     top_p: Part = 1.0
-    """Sample only from the most probable tokens with this total probability (nucleus sampling)."""
+    """Total probability of the most probable tokens to sample from (nucleus sampling)."""
     beams: Beams = 1
-    """Number of beams. With 2 or more, beam search replaces sampling."""
+    """Number of beams. With 2 or more beams, beam search replaces sampling."""
     count: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """Number of returned continuations."""
     seed: int = 0
@@ -69,7 +70,7 @@ class Sampling:
 
 @torch.no_grad()
 def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampling) -> list[str]:
-    """Return texts that begin with a prompt and continue it.
+    """Return continuations of a prompt; each text begins with the prompt.
 
     An empty prompt begins a new document. The global random state does not change.
 

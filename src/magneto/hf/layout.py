@@ -1,6 +1,6 @@
 """Maps of tensors and configuration fields between Magneto and other libraries.
 
-In this module, "ours" means Magneto's, and "theirs" means the other library's.
+In this module, "ours" stands for Magneto, and "theirs" for the other library.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ Names = Mapping[str, "str | tuple[str, ...] | TheirTensors"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Magneto's tensor `ours`, and the tensors `theirs` that are stacked in it.
+    """Magneto's tensor `ours`, and the tensors `theirs` that are stacked in `ours`.
 
     `rows` has the number of rows of each tensor in `theirs`. `rows` is () if all tensors in
     `theirs` have equally many rows.
@@ -150,7 +150,7 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
 
 
 def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
-    """Convert Magneto's tensors to the other library's, or raise ValueError."""
+    """Convert Magneto's tensors to the other library's tensors, or raise ValueError."""
     theirs: State = {}
     used: set[str] = set()
     for pair in pairs:
@@ -209,7 +209,8 @@ class Field:
 
 
 Fields = Mapping[str, str | Field]
-"""Map from Magneto's fields to the other library's. Fields without `Field` have equal values."""
+"""Map from Magneto's fields to the other library's fields. Fields without `Field` have equal
+values."""
 
 
 def _known(fields: Fields) -> list[tuple[str, Field]]:

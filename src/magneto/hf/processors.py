@@ -310,7 +310,7 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     ) -> list[Tensor]:
         """Return the class of each pixel, as an int64 tensor (height, width) per image.
 
-        `target_sizes` are the heights and widths, by default those of the logits.
+        `target_sizes` are the heights and widths, by default the height and width of the logits.
         """
         sizes = target_sizes or [outputs.logits.shape[2:]] * len(outputs.logits)
         return [

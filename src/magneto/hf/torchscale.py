@@ -1,8 +1,8 @@
 """Formats of torchscale's models and of BEiT-3's weights (arXiv 2208.10442).
 
 Supported placements of torchscale are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads,
-DeepNorm and the scale of embeddings come from torchscale's arguments, because they cannot be
-inferred from the weights.
+DeepNorm and the scale of embeddings come from torchscale's arguments, because the weights do not
+determine these values.
 
 BEiT-3's tensors have the names in unilm's beit3/modeling_finetune.py. `mlm_head` and `mim_head` are
 names in the pre-trained weights. In tensor names, "A" means vision and "B" means language. The

@@ -551,8 +551,8 @@ def classification_loss(
     the binary cross-entropy. For "regression", labels are numbers of shape (batch, num_labels), and
     the loss is the squared error.
 
-    If `config.problem_type` is None, this function sets it. A model with one label gets
-    "regression". For a model with several labels, integer labels mean
+    If `config.problem_type` is None, this function sets `config.problem_type`. A model with one
+    label gets "regression". For a model with several labels, integer labels mean
     "single_label_classification". Labels that are not integers mean "multi_label_classification".
     """
     if labels is None:

@@ -1,1 +1,1 @@
-"""Stability lab: it probes norm placements, compares them at several sizes, and writes reports."""
+"""Stability lab: probes of norm placements, comparisons at several sizes, and reports."""

@@ -2,8 +2,7 @@
 
 The first conclusion names the row with the best score, and says whether the lead is significant. A
 row is a placement with one value of each further field of the grid. Welch's t test over seeds
-decides at 5 % whether two means differ significantly, with Holm's correction over all pairs of
-rows.
+decides at 5 % whether two means differ significantly, with Holm's correction for all pairs of rows.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def not_learned(summaries: Sequence[Summary]) -> list[str]:
 
 
 def stability(summaries: Sequence[Summary]) -> list[str]:
-    """Return sentences that give each row's largest stable rate and its next tested rate."""
+    """Return sentences with each row's largest stable rate and the next larger tested rate."""
     stable = [s for s in summaries if s.largest_stable_rate is not None]
     if not stable:
         return []

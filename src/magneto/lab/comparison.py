@@ -32,7 +32,7 @@ DEPTHS = (6, 12, 24, 48)
 # More seeds than inputs (samples), because updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
-"""The stack whose updates are measured: its configuration with one layer, and its kind."""
+"""Configuration (with one layer) and kind of the stack whose updates are measured."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
     """Add runs with `seeds` to a finished sweep, at each row's best rate and the rates next to it.
 
-    A row without a best rate gets no further runs.
+    If a row of the comparison has no best rate, the row gets no further runs.
     """
     cells = sweep.cells()
     recipe = sweep.load(cells[0])

@@ -1,9 +1,9 @@
 """The coordinate check of muP: how the change of activations in training depends on the width.
 
 With muP, a training step changes the activations by the same amount at every width (Tensor Programs
-V, arXiv 2203.03466, appendix D.1). One learning rate then suits every width. The check trains a
-recipe for a few steps at several widths. The change of each layer's output is fitted as a power of
-the width.
+V, arXiv 2203.03466, appendix D.1). With muP, one learning rate therefore suits every width. The
+check trains a recipe for a few steps at several widths. The change of each layer's output is fitted
+as a power of the width.
 """
 
 from __future__ import annotations

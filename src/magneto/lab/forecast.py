@@ -101,7 +101,7 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
 
 
 def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
-    """Return the best rate and the largest stable rate of a row; None without a best rate.
+    """Return a row's best rate and largest stable rate; None if there is no best rate.
 
     At the best rate, every seed learned. A rate above the best rate is stable if all runs from the
     best rate up to this rate learned. If the budget ended early, neighbouring rates have fewer
@@ -152,9 +152,9 @@ def shared_seeds(
     """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
-    the lowest mean loss. The best rate and its neighbours in `good` must have runs of the first n
-    seeds. The number of seeds is the largest such n. Return None if no rate in `good` has a run of
-    the first seed.
+    the lowest mean loss. The best rate and the neighbouring rates in `good` must have runs of the
+    first n seeds. The number of seeds is the largest possible n. Return None if no rate in `good`
+    has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -210,8 +210,8 @@ def sensitivity(
     """Return the learning-rate sensitivity (arXiv 2309.14322) over the rates from `low` to `high`.
 
     The sensitivity is the mean loss over log-uniform rates, minus the smallest loss. Losses are
-    capped at the initial loss. The loss is interpolated linearly between tested rates. A run
-    without a final loss counts with its initial loss.
+    capped at the initial loss. The loss is interpolated linearly between tested rates. In the
+    sensitivity, a run without a final loss counts with the initial loss of the run.
     """
     points = []
     for cell in cells:
@@ -228,7 +228,7 @@ def sensitivity(
 
 
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
-    """For each size in `rungs`, add the sensitivity of every row that learned at this size.
+    """For each size in `rungs`, add the sensitivity of every row that learned at the size.
 
     The sensitivity covers the range of rates that was tested at every size.
     """

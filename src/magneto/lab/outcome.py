@@ -112,8 +112,8 @@ def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
 def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tuple[str, str]:
     """Return a run's status, and the reason if the run did not finish or did not learn.
 
-    `found` is the run's outcome.json, and `first` is its initial loss. A run has diverged if its
-    final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not learned if its
+    `found` is the run's outcome.json, and `first` is its initial loss. A run has diverged if the
+    final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not learned if the
     final loss is not below the initial loss.
 
     If the score is the validation loss, the final loss is the validation loss. The training loss is
@@ -353,7 +353,8 @@ def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
     """Return the learning-rate sensitivity (arXiv 2309.14322) as a mean over seeds.
 
     The sensitivity of one seed is the mean final loss over the rates, minus the smallest final
-    loss. Losses are capped at the initial loss. A diverged run counts with its initial loss.
+    loss. Losses are capped at the initial loss. In the sensitivity, a diverged run counts with the
+    initial loss of the run.
     """
     found = []
     for seed in seeds:

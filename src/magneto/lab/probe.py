@@ -118,7 +118,7 @@ class LayerRecorder:
 def attention_logits(
     query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None, rows: Rows
 ) -> tuple[Tensor, Tensor]:
-    """Recompute the attention logits of the samples `rows` in fp32.
+    """Recompute in fp32 the attention logits of the samples with the indices `rows`.
 
     Returns:
         The logits, and whether the mask allows each pair of query and key. Logits and mask have the
@@ -184,7 +184,7 @@ class Probe:
 
     Run the forward and backward pass in `with probe.watch():`. Call `probe.mark()` before the
     optimizer's step to measure the update, and `probe.read()` after the step. With several ranks,
-    activations are those of the current rank, and gradients and updates are those of the whole
+    activations are measured on the current rank. Gradients and updates are measured for the whole
     model.
     """
 
@@ -288,8 +288,9 @@ def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trou
     """Find the first layer whose values are not finite or whose activations are too large.
 
     `limit` is the number format whose range is checked, "fp16" or "bf16". Activations must not
-    exceed half the range of this format. Activations and updates fail first in low layers, so they
-    are checked from the first layer on. Gradients are checked from the last layer to the first.
+    exceed half the range of this format. Activations and updates fail first in low layers, so the
+    check of activations and updates begins with the first layer. Gradients are checked from the
+    last layer to the first.
     """
     half = LIMITS[limit] / 2
     for reading in readings:

@@ -65,7 +65,7 @@ def peak_rate(config: TrainingConfig) -> float:
 
 
 def first_piece(task: Task, config: TrainingConfig, seed: int) -> Any:
-    """Return a part of the first micro-batch, or the whole micro-batch if it cannot be divided."""
+    """Return a part of the first micro-batch, or the whole of an indivisible micro-batch."""
     whole = config.gradient_accumulation_steps
     try:
         parts = min(CUTS * whole, config.batch_size)

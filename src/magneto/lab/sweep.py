@@ -60,8 +60,8 @@ WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
 def check_weights_first(recipe: Recipe) -> None:
     """Check that a model's weights fit in the memory of one process, before data are read.
 
-    A task that a user wrote is not checked here, because its sizes may depend on the data.
-    `magneto.training.model.check_memory` checks a user's task after the data are read.
+    A task that a user wrote is not checked here, because the sizes of such a task may depend on the
+    data. `magneto.training.model.check_memory` checks a user's task after the data are read.
 
     Raises:
         ValueError: If the weights do not fit. The error message gives advice.
@@ -227,7 +227,7 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
     """Return whether the losses in `first` are below the losses in `second` by two standard errors.
 
-    Only steps that both contain are compared.
+    Only steps that `first` and `second` have in common are compared.
     """
     gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
     return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))

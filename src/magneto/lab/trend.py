@@ -57,8 +57,8 @@ def find_vertex(
     Returns:
         The estimated best rate, the estimated loss at this rate, and a word about the best rate.
         With one seed, the error and the interval of the loss are nan. If `tried` is the smallest or
-        the largest rate, the word is "smallest" or "largest": the true best rate may lie beyond it.
-        The word is "" if `tried` is between two other rates.
+        the largest rate, the word is "smallest" or "largest". The true best rate may then lie
+        outside the tested rates. The word is "" if `tried` is between two other rates.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
@@ -145,7 +145,8 @@ def fit_law(
             is False, the value itself is linear, and `points` has standard errors of the value.
 
     Returns:
-        The law. The interval is for a measured value, so it includes the scatter around the law.
+        The law. The interval is for a measured value, so the interval includes the scatter around
+        the law.
     """
     sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
     x, y = np.log(sizes), np.log(values) if logs else values

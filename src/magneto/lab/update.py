@@ -1,4 +1,4 @@
-"""The model update by one optimizer step: its measurement, and the theory's bound.
+"""Measurement of the model update by one optimizer step, and the theory's bound on the update.
 
 The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
 initialisation: (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d), with the learning rate eta
@@ -59,7 +59,7 @@ FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
 @dataclass(frozen=True)
 class Update:
-    """The change of the output by one step with learning rate `STEP`, divided by this rate.
+    """The change of the output by one step with learning rate `STEP`, divided by `STEP`.
 
     Attributes:
         placement: Name of the placement, or of the row in a comparison.
@@ -310,7 +310,7 @@ class Bound:
     """The theory's bound on the model update by one SGD step, divided by learning rate and width.
 
     `derived` and `measured` map each form of the bound's formula to a value. Without a bound, both
-    are empty.
+    mappings are empty.
 
     Attributes:
         derived: Bound for square matrices with the placement's initialisation.

@@ -1,4 +1,4 @@
-"""The verdict of the probe: it predicts from a short run whether training fails, and says why.
+"""The verdict of the probe: a prediction, from a short run, whether training fails, and why.
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
@@ -78,7 +78,7 @@ THRESHOLDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One measurement: its level, its value (None if not measured), and its text, a clause."""
+    """Result of a measurement: level, value (None if not measured), and a clause as text."""
 
     name: str
     level: Level
@@ -88,13 +88,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All findings, and the worst of their levels."""
+    """Findings of the probe, and the verdict that follows from the worst finding."""
 
     findings: tuple[Finding, ...]
 
     @property
     def level(self) -> Level:
-        """The worst level of the findings."""
+        """The verdict's level is the worst level of a finding."""
         return LEVELS[max(LEVELS.index(finding.level) for finding in self.findings)]
 
     @property
@@ -227,7 +227,7 @@ def _imbalance(run: ShortRun) -> Finding:
 
 
 def _attention(run: ShortRun) -> Finding:
-    """Find the layer and step with the smallest ratio of attention entropy to its maximum."""
+    """Find the layer and step with the smallest ratio of attention entropy to maximum entropy."""
     shares = [
         (layer.entropy_share, layer.attention_logit_max or 0.0, layer.name, step.step)
         for step in run.steps

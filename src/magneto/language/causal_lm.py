@@ -67,7 +67,7 @@ class TextTask(Task):
         return load_tokenizer(self.data_config.tokenizer)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Tokenise the source, unless it is cached."""
+        """Tokenise the source, unless the tokens are cached."""
         if "text" in self.__dict__:
             return
         self._progress = progress

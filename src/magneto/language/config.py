@@ -30,7 +30,7 @@ class LanguageModelConfig(TransformerConfig):
     the embeddings by sqrt(width), as in fairseq and in the paper's theory. The multiplied
     embeddings have unit variance."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A smaller number needs less
+    """Number of rows of logits that the loss computes at a time. Fewer rows need less
     memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
 
@@ -54,7 +54,7 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A smaller number needs less
+    """Number of rows of logits that the loss computes at a time. Fewer rows need less
     memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
 

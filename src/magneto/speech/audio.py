@@ -59,7 +59,7 @@ File = str | bytes | Callable[[], str | bytes]
 
 
 class AudioError(BadRecord):
-    """Error for a recording without usable samples; its message says what is wrong."""
+    """Error for a recording without usable samples; the message says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_seconds(raw: Any) -> float:
-    """Return the missing seconds of a .wav according to its header; 0 for other formats.
+    """Return the missing seconds of a .wav according to the header; 0 for other formats.
 
     The result is 0 for a .wav from a pipe, whose header has no true length.
     """

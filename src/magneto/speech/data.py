@@ -95,7 +95,7 @@ WAV_SCP = "wav.scp"
 ROW = ("audio", "text", "id", "speaker", "start", "stop")
 
 Reader = Callable[[Counts], Table]
-"""Function that reads a split and counts the records that it leaves out."""
+"""Function that reads a split and counts the skipped records."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class TranslationConfig(TransformerConfig):
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A smaller number needs less
+    """Number of rows of logits that the loss computes at a time. Fewer rows need less
     memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
     @rule

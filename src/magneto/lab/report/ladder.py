@@ -132,7 +132,7 @@ def points(found: Found, row: str, key: str) -> list[tuple[int, Any]]:
 
 
 def table_lines(found: Found, key: str, title: str) -> Iterator[list[str]]:
-    """Yield a table line for each row: its value at every size, its forecast and its exponent."""
+    """Yield a table line for each row: the values at all sizes, the forecast and the exponent."""
     digits = 4 if key == "loss" else 3
     for row, name in found["rows"].items():
         known = dict(points(found, row, key))
@@ -274,7 +274,7 @@ def ends(value: Any) -> tuple[float, float, float]:
 def table_rows(found: Found) -> Iterator[dict[str, Any]]:
     """Yield the lines of report.csv: measured values at each size, and forecasts.
 
-    A "gap" is a row's loss divided by the loss of the first row.
+    The "gap" of a row is the loss of the row divided by the loss of the first row.
     """
     measured = [("measured", rung) for rung in found["rungs"]]
     for kind, rung in [*measured, ("forecast", found["forecast"])]:

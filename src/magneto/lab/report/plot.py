@@ -109,9 +109,10 @@ def swatch(series: Series) -> str:
 class Plot:
     """A figure: its axes, matplotlib's artists of each series, and tooltips.
 
-    `name` must be unique in the page, because the ids in the SVG contain it. `size` is in inches.
-    `heights` are the relative heights of stacked axes that share the x axis. After `finish`, `svg`
-    is the figure for a page, and `hits` contains the tooltips in the coordinates of the SVG.
+    `name` must be unique in the page, because the ids in the SVG contain `name`. `size` is in
+    inches. `heights` are the relative heights of stacked axes that share the x axis. After
+    `finish`, `svg` is the figure for a page, and `hits` contains the tooltips in the coordinates of
+    the SVG.
     """
 
     def __init__(

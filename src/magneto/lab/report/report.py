@@ -184,7 +184,7 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds as text.
 
     Runs at the best rates and next to the best rates can have more seeds than other runs. Brackets
-    give the larger number.
+    give the larger number of seeds.
     """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
@@ -193,7 +193,7 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 
 
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
-    """Return one sentence for each row that learned at no rate.
+    """Return one sentence for each placement (row) that learned at no learning rate.
 
     The sentence lists failures that the probe found. The probe ran at the comparison's smallest
     learning rate.
