@@ -347,3 +347,11 @@ def test_a_text_without_the_mask_token_is_refused() -> None:
     statements = inputs("MagnetoForVisualReasoning") | {"pixel_values": PIXELS}
     with pytest.raises(ValueError, match=r"\(statements, 2, channels, height, width\), not"):
         wrapped("MagnetoForVisualReasoning")(**statements)
+
+
+def test_padding_of_a_recording_is_not_transcribed() -> None:
+    model = wrapped("MagnetoForTransducer")
+    features, mask = inputs("MagnetoForTransducer")["input_features"], torch.ones(2, 40)
+    mask[1, 16:] = 0
+    found = model.transcribe(features, mask)
+    assert found[1] == model.transcribe(features[1:, :16])[0] != model.transcribe(features)[1]

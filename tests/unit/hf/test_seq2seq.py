@@ -55,6 +55,7 @@ def test_loss_and_decoder_inputs() -> None:
     labels[0, -2:] = -100
     read = model.prepare_decoder_input_ids_from_labels(labels)
     assert read[:, 0].tolist() == [0, 0]
+    assert translator(bos_token_id=3, eos_token_id=4).config.decoder_start_token_id == 3
     assert torch.equal(read[1, 1:], labels[1, :-1]) and read[0, -1] == 7
     output = model(IDS, labels=labels, output_hidden_states=True)
     assert len(output.encoder_hidden_states) == 3 and len(output.decoder_hidden_states) == 4

@@ -123,6 +123,10 @@ def test_whole_words_are_hidden_whole(tokenizer) -> None:
             before, here = pieces[row[place - 1]][-1], pieces[row[place]][0]
             if all(c.isalnum() or c == "\ufffd" for c in (before, here)):
                 assert hidden[place - 1] == hidden[place], (before, here)
+    row = np.array(tokenizer.encode(["one-two"])[0])
+    words = hides._words(row, np.ones(len(row), bool))
+    parts = ["".join(pieces[n] for n in row[word]) for word in words]
+    assert parts[-3:] == ["one", "-", "two"]
 
 
 def test_spans_are_longer_than_single_tokens(tokenizer) -> None:

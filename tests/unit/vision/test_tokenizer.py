@@ -20,6 +20,7 @@ from magneto.vision.targets import (
     k_means,
     load_tokenizer,
     nearest,
+    two_layers,
 )
 from magneto.vision.tokenizer import K_MEANS_ITERATIONS, TokenizerDistillation
 from magneto.vision.transforms import InputFormat
@@ -109,6 +110,11 @@ def test_an_image_becomes_a_code_per_patch_and_the_decoder_sees_codes_alone() ->
         vectors = model.tokenizer.codebook.directions()[codes]
         assert torch.allclose(distances, (features - vectors).square().mean(-1), atol=1e-6)
         assert torch.allclose(model.decoder(vectors), predictions, atol=1e-5)
+
+
+def test_a_head_has_two_layers_with_tanh_between() -> None:
+    head, x = two_layers(3, 2), torch.randn(4, 3)
+    torch.testing.assert_close(head(x), head[-1](head[0](x).tanh()))
 
 
 def test_gradients_pass_straight_through() -> None:

@@ -58,6 +58,14 @@ def answer(image: np.ndarray, question: str) -> str:
     return objects[question.removeprefix("what colour is at the ")][0]
 
 
+def test_a_cross_has_four_thin_arms() -> None:
+    cross = scenes.silhouettes()[2]
+    middle = CELL // 2
+    inside, arm, outside = (middle + round(CELL * part) for part in (0.2, 0.35, 0.45))
+    assert cross[middle, arm] and cross[arm, middle]
+    assert not cross[inside, inside] and not cross[middle, outside]
+
+
 def test_captions_and_answers_are_right() -> None:
     for split in ("train", "validation"):
         found, asked = pairs()[split], questions()[split]
