@@ -148,8 +148,8 @@ def test_texts_and_recordings_are_counted() -> None:
         assert found.options == {
             "data.max_length": 56, "data.vocab_size": 4096, "training.steps": 1000}  # fmt: skip
         assert found.remarks[0] == advice.FEW_PAIRS and remark in found.remarks[1]
-    counts = advice.class_counts("aaabbcdefgg")
-    assert counts == ("classes", "7: a 3, b 2, g 2, c 1, d 1, e 1, ... f 1")
+    counts = advice.class_counts("aaabbcdefggh")
+    assert counts == ("classes", "8: a 3, b 2, g 2, c 1, d 1, e 1, ... h 1")
 
 
 def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:

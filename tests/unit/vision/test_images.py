@@ -10,9 +10,17 @@ import pytest
 from magneto.data.formats import OTHER_FILES
 from magneto.data.media import HubMedia
 from magneto.data.problems import MALFORMED, Counts
+from magneto.data.table import Classes, Table
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import NOT_PAIRED, WITHOUT_IMAGE, WITHOUT_MASK, ImageSplits, load_images
+from magneto.vision.images import (
+    NOT_PAIRED,
+    WITHOUT_IMAGE,
+    WITHOUT_MASK,
+    ImageSplits,
+    image_table,
+    load_images,
+)
 from tests.shards import write_lines, write_shard
 from tests.unit.vision.image_files import class_folders, encoded, photo, write
 
@@ -84,6 +92,15 @@ def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
     assert [int(found.train.mask(index).max()) for index in range(3)] == [0, 1, 2]
     with pytest.raises(BrokenImage, match=r"its mask: can't be read \(the row names no file\)"):
         found.train.mask(3)
+
+
+def test_a_single_column_of_classes_is_the_label(tmp_path: Path) -> None:
+    write(tmp_path / "a.png", encoded(photo()))
+    kind, place = Classes(np.array([1]), ["cat", "dog"]), Classes(np.array([0]), ["in", "out"])
+    for columns, label in (({"kind": kind}, "dog"), ({"kind": kind, "place": place}, None)):
+        table = Table({"image": ["a.png"], **columns}, np.arange(1), root=tmp_path)
+        found = image_table(table, ImageDataConfig(source=str(tmp_path)), Counts())
+        assert found.columns["label"][0] == label
 
 
 def test_json_lines_of_images_and_labels(tmp_path: Path) -> None:
