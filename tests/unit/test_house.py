@@ -12,8 +12,8 @@ from tests.unit.test_imports import FILES, module_name, modules_after
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 45_840,
-    "lines of tests": 29_470,
+    "lines of source": 46_170,
+    "lines of tests": 31_390,
     "lines of benchmarks": 4_510,
     "modules": 154,
     "modules with one importer": 23,
