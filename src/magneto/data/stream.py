@@ -142,7 +142,7 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
-    """Return a plan of rows (draw, number) in random order.
+    """Return a plan in random order, in which each row is a pair (draw, number).
 
     If `repeats` is 1, every example comes once per epoch. With `repeats`, a global batch has this
     number of copies of each example ("repeated augmentation", arXiv 1901.09335). With `repeats`, an

@@ -245,7 +245,7 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 def choice(theirs: str, yes: Any, no: Any) -> Field:
     """Return a boolean field.
 
-    The library's True is Magneto's value `yes`. The library's False is Magneto's value `no`.
+    True in the library is converted to `yes` in Magneto, and False to `no`.
     """
     return Field(theirs, lambda value: yes if value else no, lambda value: value == yes)
 

@@ -1,7 +1,7 @@
 """Scores of runs and comparisons for the columns of `magneto table`.
 
 The columns contain scores on a run's own validation data, and scores on other data. Scores on other
-data are measured without further training. `magneto evaluate RUN --keep NAME` writes scores on
+data are measured without further training. `magneto evaluate RUN --keep NAME` stores scores on
 other data. The run's folder `scores` may also hold the results of a leaderboard. If the same NAME
 occurs for models with different training data, each training data set gets a column.
 """

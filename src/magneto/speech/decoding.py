@@ -297,7 +297,7 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge each pair of equal hypotheses into the first of the two.
 
-        At most two hypotheses of an utterance have the same labels. In a pair of equal hypotheses,
+        No three hypotheses of an utterance have the same labels. In a pair of equal hypotheses,
         one hypothesis emitted a label at the current frame, and the other hypothesis emitted a
         blank.
         """

@@ -88,7 +88,7 @@ class Scales:
 def derived_scales(
     placement: str | Placement, depth: Depth, *, cross_gain: float | None = None
 ) -> Scales:
-    """Return the scales of a placement's initialisation with square matrices.
+    """Return the scales of square matrices under a placement's initialisation.
 
     Args:
         placement: Placement with `gain` and `alpha`.
