@@ -209,6 +209,11 @@ def build_norm(
     return LayerNorm(width, config.norm_eps, bias=config.bias)
 
 
+def final_norm(config: TransformerConfig) -> nn.Module:
+    """Build the norm on top of a stack, or an `nn.Identity` if the placement has none."""
+    return build_norm(config.norm if config.row.final == "norm" else "none", config.width, config)
+
+
 def optional_norm(present: bool, width: int, config: TransformerConfig) -> Part:
     return build_norm(config.norm, width, config) if present else identity
 

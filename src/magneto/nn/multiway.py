@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from magneto.nn.attention import Mask, build_memory_mask, record_attention_weights
 from magneto.nn.block import DropPath, FeedForwardSublayer, SelfAttentionSublayer, drop_path_rate
 from magneto.nn.config import Experts, MultiwayConfig
-from magneto.nn.init import build_norm, initialize
+from magneto.nn.init import build_norm, final_norm, initialize
 from magneto.nn.transformer import ProbedStack
 from magneto.theory.placement import Depth
 
@@ -175,10 +175,9 @@ class MultiwayEncoder(ProbedStack):
         self.layers = nn.ModuleList(
             MultiwayLayer(config, depth, index) for index in range(depth.layers)
         )
-        top = config.norm if config.row.final == "norm" else "none"
         self.routes = ROUTES[config.experts]
         self.final_norm = nn.ModuleDict(
-            {name: build_norm(top, config.width, config) for name in dict.fromkeys(self.routes)}
+            {name: final_norm(config) for name in dict.fromkeys(self.routes)}
         )
         initialize(self, config.row, depth, config.init)
 

@@ -19,7 +19,7 @@ from magneto.nn.attention import (
 )
 from magneto.nn.block import Layer
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import build_norm, initialize
+from magneto.nn.init import build_norm, final_norm, initialize
 from magneto.nn.position import build_grid_positions, build_positions
 from magneto.theory.placement import Stack
 
@@ -120,8 +120,7 @@ class LayerStack(ProbedStack):
             Layer(config, depth, index, self.crosses) for index in range(depth.layers)
         )
         self.windows = [config.window(layer) for layer in range(depth.layers)]
-        top = config.norm if config.row.final == "norm" else "none"
-        self.final_norm = build_norm(top, config.width, config)
+        self.final_norm = final_norm(config)
         initialize(self, config.row, depth, config.init)
 
     def run(
