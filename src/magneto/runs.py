@@ -119,7 +119,9 @@ def run_tokenizer(run: Path) -> str:
     fields = resolved_fields(run)
     if "data.tokenizer" not in fields:
         open_run(run)  # a path without a run has its own message
-        raise FileNotFoundError(f"{run} has no tokenizer. Name a started run on text.")
+        raise FileNotFoundError(
+            f"{run} has no tokenizer. Give a run that has started and reads text."
+        )
     return fields["data.tokenizer"]
 
 

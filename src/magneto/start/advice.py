@@ -208,7 +208,7 @@ def running_text(task: Any, given: Given) -> DataSummary:
     return DataSummary(facts, {"data.vocab_size": size})
 
 
-def images_with_words(column: str) -> Summarise:
+def images_with_words(column: str, plural: str) -> Summarise:
     def look(task: Any, given: Given) -> DataSummary:
         train, held = task.splits.train, task.splits.validation
         seen = image_input(train, given)
@@ -219,7 +219,7 @@ def images_with_words(column: str) -> Summarise:
         size = int(np.clip(vocabulary_size(sum(map(len, words))), 512, 2048))
         options = {**seen.options, "model.channels": 3, "data.vocab_size": size,
                    "model.max_length": derive_length(lengths, longest)}  # fmt: skip
-        lines = (f"{column.removesuffix('s')}s", words_in(words))
+        lines = (plural, words_in(words))
         facts = [split_sizes(len(train), len(held), "row"), *seen.facts, lines]
         return DataSummary(facts, options, seen.remarks)
 
@@ -268,14 +268,18 @@ GUIDES = {
     "image-classification": Guide(labelled_images, baselines.pixel_regression),
     "image-modelling": Guide(plain_images, trivial="code frequencies"),
     "segmentation": Guide(masked_images, baselines.colour_and_place, "always one class"),
-    "visual-question-answering": Guide(images_with_words("question"), trivial="the question alone"),
+    "visual-question-answering": Guide(
+        images_with_words("question", "questions"), trivial="the question alone"
+    ),
     "visual-reasoning": Guide(
-        images_with_words("statement"),
+        images_with_words("statement", "statements"),
         baselines.statement_alone,
         "always the majority",
     ),
-    "image-captioning": Guide(images_with_words("captions"), trivial="always one caption"),
-    "image-text-retrieval": Guide(images_with_words("captions"), trivial="chance"),
+    "image-captioning": Guide(
+        images_with_words("captions", "captions"), trivial="always one caption"
+    ),
+    "image-text-retrieval": Guide(images_with_words("captions", "captions"), trivial="chance"),
 }
 
 
