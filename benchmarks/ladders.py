@@ -62,7 +62,7 @@ LADDERS = {
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-24": f"{BYTES} --placements pre,sub,peri,olmo2 --training.evaluate_limit 32 "
-    "--training.save_every 150 --model.layers 24 --widths 32,64,128 --target 512",
+    "--training.save_every 150 --model.layers 24 --widths 32,64,128,256 --target 512",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",
