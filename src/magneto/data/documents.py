@@ -73,10 +73,9 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return, for each split of a source, a function that yields the split's documents.
 
-    The names of files and folders give the splits if the names contain "train" and a second split,
-    such as "test". If no names give splits, the splits come from the records' field "split", if a
-    record has "train" in this field. If neither names nor records give splits, all documents belong
-    to the split "train".
+    Splits come from the names of files and folders if these contain "train" and a second split,
+    such as "test". Otherwise, splits come from the field "split" of records if a record has "train"
+    there. Otherwise, all documents belong to the split "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.

@@ -126,13 +126,13 @@ def find_files(
     endings: tuple[str, ...] = RECORDS,
     splits: Mapping[str, Sequence[str]] = SPLIT_NAMES,
 ) -> dict[str, Path]:
-    """Return, for each split, the file in a folder that is named after the split.
+    """Find files such as train.jsonl and dev.jsonl in a folder, and return their paths by split.
 
     Args:
         folder: The folder.
         endings: Endings of file names, such as ".jsonl". The function also finds compressed files
             (".jsonl.gz").
-        splits: Names of each split, the preferred name first.
+        splits: Accepted names of each split, in order of preference.
 
     Raises:
         ValueError: If a split has two files.
@@ -373,12 +373,12 @@ class HubValues(Sequence[Any]):
 def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) -> dict[str, Table]:
     """Return the tables of a data set on the hub, or of Parquet files, by split.
 
-    If the source names a split, this split becomes "train". If no split has a usual name, the first
-    split becomes "train".
+    If the source is hf:NAME:CONFIG:SPLIT, this split is used as "train". If no split has a usual
+    name, the first split is used as "train".
 
     Args:
         source: Source of kind "hf".
-        splits: Names of each split, the preferred name first.
+        splits: Accepted names of each split, in order of preference.
 
     Raises:
         ConfigError: If the data set can't be loaded.

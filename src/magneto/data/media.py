@@ -43,7 +43,7 @@ class MediaColumn(ABC):
 
     @abstractmethod
     def key(self, number: int) -> str:
-        """Return the name of a medium, which does not change if the source is moved."""
+        """Return the name of a medium. A move of the source does not change this name."""
 
     def name(self, number: int) -> str:
         """Return the location of a medium, for messages."""
@@ -74,7 +74,7 @@ class MediaColumn(ABC):
         return [self.key(number) for number in range(len(self))]
 
     def present(self) -> np.ndarray:
-        """Return whether each row names a medium, bool."""
+        """Return a boolean array, which is True for each row that has a medium."""
         return np.ones(len(self), bool)
 
 

@@ -1,4 +1,4 @@
-"""Problems in data: counts by kind, named examples, and conversion of reading errors.
+"""Counts and reports of problems in data.
 
 Reading a record may raise any error, even an error inside a library. A record that raises an error
 is counted and skipped.
@@ -32,7 +32,7 @@ OTHER_SPLITS = "rows of unknown splits left out"
 
 
 def join_words(words: Sequence[Any], most: int = LISTED) -> str:
-    """Join words or numbers in a line. With `most` = 2, the line is "a, b and 3 more"."""
+    """Join words or numbers with commas. With `most` = 2, the line is "a, b and 3 more"."""
     line = ", ".join(str(word) for word in words[:most])
     return f"{line} and {len(words) - most} more" if len(words) > most else line
 
@@ -40,8 +40,8 @@ def join_words(words: Sequence[Any], most: int = LISTED) -> str:
 def quantity(number: int, units: str) -> str:
     """Return a number and a unit as text.
 
-    `units` has a plural as first or second word. For the number 1, "rows of a split" becomes "1 row
-    of a split".
+    The first or second word of `units` is a plural, as in "rows of a split". With the number 1,
+    this becomes "1 row of a split".
     """
     words = units.split(" ")
     for place, word in enumerate(words[:2] if number == 1 else ()):
@@ -55,8 +55,7 @@ class Counts(Counter[str]):
     """Counts of problems by kind, where a kind is a phrase such as "malformed records left out".
 
     Attributes:
-        named: Places and reasons of the first problems of each kind. The method `plain` returns
-            `named` together with the counts.
+        named: Descriptions of the first problems of each kind.
     """
 
     def __init__(self, counts: Mapping[str, int] | Iterable[str] = ()) -> None:
@@ -88,9 +87,9 @@ class Counts(Counter[str]):
         self._name(kind, f"{where}: {why}")
 
     def describe(self, *units: str) -> str:
-        """Return the counts of `units` in words.
+        """Return the counts of `units` as text, such as "9 rows (1 empty text left out)".
 
-        Counts of problems follow in brackets, the highest count first.
+        Problems are in brackets, the most frequent kind first.
         """
         what = ", ".join(quantity(self[unit], unit) for unit in units)
         others = [(-count, kind) for kind, count in self.items() if count and kind not in units]
@@ -158,10 +157,10 @@ def read_each(
 ) -> Iterator[R]:
     """Yield the result of `read` for each record.
 
-    If `read` raises an error, `counts` counts a malformed record, but a ModuleNotFoundError is
-    raised again. If `read` returns None, the record is skipped without a count. Messages name a
-    record by `where` and a number, as in "a.jsonl, line 3". The first record has the number
-    `first`. An error from `records` itself is not caught.
+    If `read` raises an error, the record is counted as malformed and skipped. If `read` returns
+    None, the record is skipped and not counted. Messages name a record by `where` and a number, as
+    in "a.jsonl, line 3". The first record has the number `first`. ModuleNotFoundError and errors of
+    the iterator `records` are not caught.
     """
     for number, record in enumerate(records, first):
         try:
@@ -214,7 +213,7 @@ class DataProblems:
             self._note([line])
 
     def describe(self) -> str:
-        """Return the number of problems of each kind over all processes, or ""."""
+        """Return the number of problems of each kind over all processes, as text."""
         self._catch_up()
         counts = Counter(line.partition("\t")[0] for line in self._known)
         return "; ".join(f"{kind}: {count:,}" for kind, count in counts.most_common())

@@ -1,4 +1,4 @@
-"""Names of sources and splits, held-out examples, and data sets of the Hugging Face hub."""
+"""Sources and splits of data, and data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 def standard_splits(
     values: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return values by the splits "train", "validation" and "test".
+    """Return `values` with the keys "train", "validation" and "test".
 
-    The keys of `values` are lower-case names, such as "dev" for "validation".
+    A lower-case key such as "dev" becomes "validation". Unknown keys are left out.
     """
     found = {split: [values[word] for word in words if word in values]
              for split, words in names.items()}  # fmt: skip
@@ -56,10 +56,9 @@ def hash_of(text: str) -> int:
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
     """Return the hash limit: keys with a lower hash are held out.
 
-    The limit is usually `fraction` times 2^64, which holds out about this share of the keys. If no
-    key's hash were below the limit, the limit moves just above the smallest hash. If all hashes
-    were below the limit, the limit moves down to the largest hash. If there is only one key, this
-    key is not held out.
+    The limit is usually `fraction` times 2^64, which holds out about this share of the keys. Of
+    several different keys, at least one is held out, and at least one is not. A single key is not
+    held out.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):
@@ -76,9 +75,9 @@ def split_of(name: str) -> str | None:
 
 
 def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, list[Path]]:
-    """Return paths by the split that each path's name contains.
+    """Group paths by split. The name of a path may contain the split.
 
-    A path whose name contains no split belongs to the split "train".
+    A path without a split in its name belongs to "train".
     """
     parts: dict[str, list[Path]] = {}
     for path, name in zip(paths, names, strict=True):
@@ -91,7 +90,7 @@ def split_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
-    """Return whether a record's field "split" names `split`. The split "" has every record."""
+    """Return whether a record belongs to `split`. If `split` is "", every record does."""
     own = split_of_record(record) if split else ""
     if own is None and split == "train":
         counts[OTHER_SPLITS] += 1
@@ -99,9 +98,9 @@ def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
 
 
 def named_splits(files: Iterable[Path]) -> set[str]:
-    """Return the splits in the records' field "split".
+    """Return the splits that the records have in the field "split".
 
-    If no record has "train" in the field, the result is empty.
+    The result is empty if no record has "train" there.
     """
     found: set[str | None] = set()
     for path in files:
@@ -123,8 +122,7 @@ class Source:
 
     Attributes:
         kind: Kind of the source: "path", "hf" or "builtin".
-        name: Path of a file or folder, or name of a data set. Sources of the kind "hf" may also
-            have the path of a local data set.
+        name: Path of a file, folder or local data set, or name of a data set on the hub.
         config: Configuration of a data set on the hub, or "".
         split: Split of a data set on the hub, or "".
     """
@@ -231,10 +229,11 @@ class HubDataset:
     def chosen_splits(
         self, config: str, names: Mapping[str, Sequence[str]] = SPLIT_NAMES
     ) -> dict[str, str]:
-        """Return a configuration's names of the splits "train", "validation" and "test".
+        """Return the data set's own names of the splits "train", "validation" and "test".
 
-        If the source names a split, this split becomes "train". If no split has a usual name, the
-        first split becomes "train". `names` has the names of each split, the preferred name first.
+        If the source is hf:NAME:CONFIG:SPLIT, this split is used as "train". If no split has a
+        usual name, the first split is used as "train". `names` has the accepted names of each
+        split, in order of preference.
         """
         if self.source.split:
             return {"train": self.source.split}

@@ -1,10 +1,10 @@
-"""Training batches as functions of the step.
+"""Training batches, computed from the number of the step.
 
 A plan is a function that returns the examples of a step's global batch. A plan depends on the seed
 and the step alone, so a checkpoint saves no state of the data. The examples of a step are the same
 for any number of ranks, micro-batches and worker processes.
 
-The draw is a number that differs for each use of the same example. Augmentation depends on the
+Each use of an example has a different number, called the draw. Random augmentation depends on the
 seed, the example's number and the draw.
 
 A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
@@ -46,8 +46,8 @@ class BatchStream:
     """Global batches, divided into pieces for ranks and micro-batches.
 
     Attributes:
-        plan: Function that returns the examples of the global batch of a step.
-        make: Function that makes a batch from the examples of a piece.
+        plan: Function that returns the examples of a step's global batch.
+        make: Function that makes the batch of a rank or micro-batch from its examples.
         describe: Function that returns the names of examples for messages.
     """
 
@@ -63,7 +63,7 @@ class BatchStream:
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
         """Divide a step's examples into `parts` pieces of nearly equal size.
 
-        The method returns the pieces whose numbers are in `wanted`.
+        Only the pieces with the numbers `wanted` are returned.
         """
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
@@ -74,7 +74,7 @@ class BatchStream:
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
         """Return an endless iterator over steps from step 0.
 
-        For each step, the iterator yields a list with one batch per piece number in `wanted`.
+        For each step, the iterator yields a list of batches, one for each piece in `wanted`.
         """
         return (self.batch(step, parts, wanted) for step in itertools.count())
 
@@ -107,9 +107,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
     """Return `make(examples)`.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example that `make` rejects in a
-            batch of one. If `make` rejects no single example, the message names the first and the
-            last example.
+        ValueError: If `make` fails. The message names the first example that fails alone. If no
+            example fails alone, the message names the first and the last example.
     """
     try:
         return make(examples)
@@ -124,10 +123,9 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 
 
 def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) -> BatchStream:
-    """Return batches of numbered examples.
+    """Return a stream that makes batches by `make(numbers, draws)`.
 
-    The examples of `plan` are rows (draw, number). `make` takes the array of numbers and the array
-    of draws, and returns a batch.
+    `plan` returns an array with a row (draw, number) for each example.
     """
 
     def make_rows(rows: np.ndarray) -> Any:
@@ -142,11 +140,11 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
-    """Return a plan in random order, in which each row is a pair (draw, number).
+    """Return a plan that shuffles the examples in each epoch.
 
-    If `repeats` is 1, every example comes once per epoch. With `repeats`, a global batch has this
-    number of copies of each example ("repeated augmentation", arXiv 1901.09335). With `repeats`, an
-    epoch still has `count` rows, and therefore fewer distinct examples. In an epoch, copy i of an
+    The plan returns an array with a row (draw, number) for each example. A global batch has
+    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). An epoch always
+    has `count` rows, so with several copies it has only a part of the examples. Copy i of an
     example has the draw epoch * repeats + i.
     """
     # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
@@ -167,9 +165,9 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     """Return a plan whose batches have examples of similar length.
 
-    The examples of the plan are rows (epoch, number). Every example comes once per epoch. The
-    shuffled examples are divided into pools of `POOL` batches. Each pool is sorted by length and
-    divided into batches. Finally, all batches of the epoch are shuffled.
+    The plan returns an array with a row (epoch, number) for each example. Every example comes once
+    per epoch. The shuffled examples are divided into pools of `POOL` batches. Each pool is sorted
+    by length and divided into batches. Finally, all batches of the epoch are shuffled.
     """
     count = len(lengths)
 
@@ -199,7 +197,7 @@ def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Plan of epochs of `count` rows each. `order` returns the rows of an epoch."""
+    """Plan for data with epochs. `order` returns the `count` rows of an epoch."""
 
     order: Callable[[int], np.ndarray]
     count: int
@@ -222,11 +220,11 @@ def in_blocks(
     batch_size: int,
     size: Callable[[int], int | None] = lambda number: None,
 ) -> Plan:
-    """Return a plan that reads one block of examples after another. Blocks may differ in size.
+    """Return a plan that goes through numbered blocks of examples, which may differ in size.
 
-    `block` returns the examples of the block with a given number. `size` returns the number of
-    examples in a block, or None if the number is unknown without a call of `block`. The first call
-    for a step computes the sizes of all earlier blocks.
+    `block(number)` returns the examples of a block. `size(number)` returns how many they are, or
+    None if only `block` can tell. The first call for a step computes the sizes of all earlier
+    blocks.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -250,11 +248,10 @@ def in_blocks(
 def sort_by_length(
     lengths: np.ndarray, others: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """Return the numbers of examples, sorted by length and then by a second length.
+    """Return the numbers of examples, sorted by `lengths` and then by `others`.
 
-    The argument `others` has the second lengths. Second lengths ascend among examples of an odd
-    length, and descend among examples of an even length. Neighbouring examples thus have similar
-    second lengths. Examples that agree in both lengths are in random order.
+    The values of `others` ascend for odd lengths and descend for even lengths, so neighbours have
+    similar values. Examples that agree in both are in random order.
     """
     shuffled = random.permutation(len(lengths))
     lengths, others = lengths[shuffled], others[shuffled]
@@ -262,14 +259,15 @@ def sort_by_length(
 
 
 def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> list[np.ndarray]:
-    """Divide examples into groups, each with a padded size of at most `budgets`.
+    """Divide examples into groups, whose padded sizes stay within `budgets`.
 
     Args:
         order: Numbers of the examples, sorted by length.
         sizes: Array of lengths, (examples, columns). Two columns may be source and target lengths.
-        budgets: Limit of a group's padded size for each column of `sizes`. The padded size in
-            column j is the number of examples times the largest lengths in columns 0 to j. A group
-            of one example may exceed the limits.
+        budgets: Limits of a group's padded size, one for each column. The first limits the number
+            of examples times the largest length in column 0. Each further limit includes the
+            largest length in one more column as a factor. A group of one example may exceed the
+            limits.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -335,7 +333,7 @@ def evaluation_order(count: int) -> np.ndarray:
 
 
 def evaluation_plans(count: int, batch_size: int) -> list[np.ndarray]:
-    """Return the example numbers of each batch, in the order of `evaluation_order`."""
+    """Divide the result of `evaluation_order` into batches."""
     order = evaluation_order(count)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
 

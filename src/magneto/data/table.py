@@ -115,15 +115,15 @@ class Table:
         return [column[number] for number in self.rows.tolist()]
 
     def take(self, indices: np.ndarray) -> Table:
-        """Return a table of the selected rows. `indices` has numbers or is a boolean mask."""
+        """Return a table of the selected rows. `indices` are row numbers or a boolean mask."""
         return replace(self, rows=self.rows[indices])
 
     def find(self, what: str, given: str | None = None, among: Iterable[str] = ()) -> str | None:
-        """Return the name of the column with a kind of content, or None.
+        """Return the name of the column with the content `what`, or None if there is none.
 
         Args:
-            what: Kind of content: a key of `COLUMN_ALIASES`, which lists usual names of columns. If
-                the table has several listed names, the result is the first in the list.
+            what: Kind of content, such as "label": a key of `COLUMN_ALIASES`, which lists usual
+                column names. The first of these names that the table has is chosen.
             given: Name from the recipe's field data.WHAT_column. "" means no column, and None means
                 a search among the usual names.
             among: Columns to search (default: all columns).
@@ -232,7 +232,7 @@ def divide(
             validation split of `splits` is used. If `splits` has no validation split, some training
             rows become validation rows.
         fraction: Share of rows to hold out.
-        key: Column for `hold_out`, which never separates rows with the same value.
+        key: Column for `hold_out`. Rows with the same value there stay together.
         counts: Counter that receives the numbers of used and unused rows of test splits.
 
     Raises:
@@ -254,15 +254,14 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. When a table gains rows, training rows stay training
-    rows, and validation rows stay validation rows. This rule has two exceptions. If a part would be
-    empty, the part gets the value with the hash nearest to the limit. If fewer than half of the
-    requested rows would be held out, more values are held out, ordered by hash.
+    Rows with the same value stay together. When a table gains rows, old rows usually stay in their
+    part. They may move in two cases. A part that would be empty takes one value from the other
+    part. If fewer than half of the requested rows would be held out, further values are held out,
+    ordered by hash.
 
     Args:
         table: Table to divide.
-        fraction: Share of the column's values to hold out. The share of held-out rows is then also
-            about `fraction`.
+        fraction: Approximate share of rows to hold out.
         key: Name of the column. Images and recordings are hashed by name, not by content.
         counts: Counter that receives the number of held-out rows if far more rows are held out than
             requested.

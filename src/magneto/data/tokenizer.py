@@ -207,7 +207,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer") -> None:
-    """Check that the model's vocabulary size `wanted` is at least `least`.
+    """Check that the model's vocabulary of `wanted` tokens has at least `least` tokens.
 
     Raises:
         ValueError: If the vocabulary is too small.

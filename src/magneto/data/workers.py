@@ -65,7 +65,7 @@ class WorkerFailure:
 
 
 class BatchPrefetcher:
-    """Prefetcher, which makes this rank's pieces of each batch ahead of training."""
+    """Preparation of this rank's micro-batches ahead of training."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ def make_shared(step: int) -> Any:
 
 @dataclass(frozen=True)
 class SharedBatch:
-    """Batch in an anonymous memory file of a worker process, since containers limit /dev/shm."""
+    """Batch in shared memory of a worker: an anonymous file, since containers limit /dev/shm."""
 
     empty: Any  # the batch with tensors on torch's "meta" device
     process: int
@@ -272,7 +272,7 @@ def share(batch: Any) -> SharedBatch:
 
 
 class SharedTensors:
-    """Allocator of consecutive tensors in a shared file."""
+    """Shared file that returns memory for one tensor after another."""
 
     def __init__(self, file: int) -> None:
         self.bytes = torch.frombuffer(mmap.mmap(file, 0), dtype=torch.uint8)

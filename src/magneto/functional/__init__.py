@@ -1,1 +1,1 @@
-"""Losses and statistics without parameters."""
+"""Losses and statistics: functions without learned parameters."""

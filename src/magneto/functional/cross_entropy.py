@@ -66,8 +66,8 @@ def linear_cross_entropy(
         targets: Targets in [0, vocabulary) or `IGNORED`, (...).
         bias: Bias of the linear layer, (vocabulary,).
         chunk: Number of rows of logits in memory at once; 0 for all.
-        smoothing: Label smoothing e (arXiv 1512.00567, section 7). Among V tokens, the target gets
-            the probability 1 - e + e/V. Each wrong token gets e/V.
+        smoothing: Label smoothing e (arXiv 1512.00567, section 7). With V tokens, the target
+            distribution has 1 - e + e/V at the right token and e/V elsewhere.
 
     Raises:
         ValueError: If the shape of `targets` is not `features.shape[:-1]`.
@@ -118,8 +118,8 @@ def _loss_and_gradients(
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """Return the loss with and without smoothing, and the gradients of the smoothed loss.
 
-    Rows are (n, width), and answers are (n,). `wanted` has three flags, which request the gradients
-    of rows, weight and bias.
+    `rows` has shape (n, width), and `answers` has shape (n,). The flags in `wanted` request the
+    gradients of rows, weight and bias, in this order.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
     # One buffer for all chunks: the first touch of a large new one is slow.
@@ -257,13 +257,14 @@ def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
 def frequency_sums(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return `prediction_sums` of a predictor whose probabilities are the training frequencies.
+    """Return `prediction_sums` of a baseline that predicts the frequencies of the training data.
 
     Args:
-        train: Frequency of each number in training, (size,). The function adds 1 to each frequency.
-        asked: Frequency of each number among the targets, (size,).
-        allowed: Whether each number can be a target, (size,). A number that cannot be a target has
-            probability 0.
+        train: Count of each number in the training data, (size,). The function adds 1 to each
+            count.
+        asked: Count of each number among the targets, (size,).
+        allowed: True for each number that can be a target, (size,). All others get the probability
+            0.
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)
     present = asked > 0

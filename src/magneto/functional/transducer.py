@@ -271,15 +271,15 @@ def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, 
 
 
 Place = tuple[slice, slice]
-"""Slices of utterances and of frames."""
+"""Position of a tile: a slice of the utterances and a slice of the frames."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
-"""Iterator over tiles, each a part of the lattice: (place, hidden, logits). `hidden` is the
-joiner's hidden layer, (utterances, frames, labels + 1, joint). The logits are (cells, vocabulary).
-Each tile overwrites the logits of the tile before."""
+"""Iterator over parts of the lattice, called tiles, as tuples (place, hidden, logits). `hidden` is
+the joiner's hidden layer, (utterances, frames, labels + 1, joint). The logits are (cells,
+vocabulary). Each tile overwrites the logits of the tile before."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
-    """Yield the places of tiles of about `cells` cells; `shape` is (batch, time, labels + 1).
+    """Divide a lattice, (batch, time, labels + 1), into tiles of about `cells` cells.
 
     A tile covers one or more whole utterances, or a part of one utterance's frames.
     """
@@ -398,7 +398,7 @@ def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) 
 
 
 def cells(diagonals: Tensor) -> Tensor:
-    """View diagonals, (time + labels, batch, labels + 1), as frames, (batch, time, labels + 1)."""
+    """View diagonals, (time + labels, batch, width), as frames, (batch, time, width)."""
     steps, batch, width = diagonals.shape
     row = batch * width
     return diagonals.as_strided((batch, steps - width + 1, width), (width, row, row + 1))
@@ -444,8 +444,8 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 def backward_scores(lattice: Lattice) -> Tensor:
     """Return the log-probability of all paths from each cell to the end, by diagonals.
 
-    All paths end in the cell after the last frame. The result has time + labels + 1 diagonals,
-    since the lattice has time + labels.
+    All paths end one cell after the last frame, so the result has one more diagonal than the
+    lattice.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape

@@ -46,7 +46,7 @@ HOME = {
         "register",
     ),
 }  # fmt: skip
-"""Public names by module."""
+"""Public names of each module in this package."""
 
 
 def __getattr__(name: str) -> Any:

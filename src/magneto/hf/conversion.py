@@ -387,7 +387,7 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
     """Write `model.safetensors` and the arguments file of a library.
 
-    `name` is one of `WRITTEN`.
+    `name` is a format in `WRITTEN`, such as "timm_vit".
     """
     from safetensors.torch import save_file
 

@@ -149,8 +149,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         `attention_mask` has shape (batch, cached + length). For packed documents, the shape of the
         mask is (batch, length, cached + length). `cache` is a dynamic or static cache of
-        transformers. `labels` of shape (batch, length) are shifted by the model. `others` may
-        contain `shift_labels`: labels that are already shifted and replace `labels`.
+        transformers. The model shifts `labels` of shape (batch, length). Callers may pass labels
+        that are already shifted as `shift_labels`.
 
         If `logits_to_keep` is a number N, only the last N positions have logits. If
         `logits_to_keep` is a tensor of positions, only these positions have logits. By default, and
@@ -195,13 +195,13 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         """Convert `position_ids` to an attention mask and positions.
 
         Without a cache, a row may contain several documents, which do not attend to each other.
-        Without a mask, a document begins where positions do not increase by one. With a padding
-        mask, a document begins where the position number does not increase. Padding is skipped.
+        Without a mask, a new document begins wherever positions do not increase by one. With a
+        padding mask, a new document begins wherever positions do not increase; padding is skipped.
 
         Raises:
             ValueError: If the shape of `position_ids` is wrong.
-            ValueError: If a model with relative positions has a cache, or the mask of a single
-                document.
+            ValueError: If the model has relative positions and `position_ids` do more than separate
+                documents.
         """
         if position_ids is None:
             return mask, None
@@ -240,8 +240,8 @@ def same_document(begins: Tensor) -> Tensor:
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """Base class of models with a `TextEncoder` in `self.core`.
 
-    Each subclass can load another subclass's checkpoint, because the attribute names of the heads
-    differ.
+    A subclass can load a checkpoint of another subclass. Its own head, which has another name, is
+    then new.
     """
 
     config_class = MagnetoEncoderConfig

@@ -55,7 +55,7 @@ FROM_TWO = Layout(lambda table: table[2:], lambda table: nn.functional.pad(table
 
 @dataclass(frozen=True)
 class TheirTensors:
-    """The other library's tensors for a module or tensor of Magneto."""
+    """Tensors of the other library that correspond to one module or tensor of Magneto."""
 
     # Names of the tensors. Several tensors are stacked along the first dimension.
     names: tuple[str, ...]
@@ -78,10 +78,10 @@ Names = Mapping[str, "str | tuple[str, ...] | TheirTensors"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Magneto's tensor `ours`, and the tensors `theirs` that are stacked in `ours`.
+    """Magneto's tensor `ours`, which stacks the tensors `theirs` of the other library.
 
-    `rows` has the number of rows of each tensor in `theirs`. `rows` is () if all tensors in
-    `theirs` have equally many rows.
+    `rows` has the number of rows of each tensor in `theirs`, or is () if they all have equally
+    many.
     """
 
     ours: str
@@ -91,7 +91,7 @@ class Pair:
 
 
 def tensor_pairs(config: Any, names: Names) -> list[Pair]:
-    """Return the pairs of a name map for all layers."""
+    """Convert a name map to pairs of tensors, with the number of each layer in place of `*`."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, TheirTensors):
@@ -172,8 +172,8 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> n
     """Load tensors into a model.
 
     A tensor that is missing, unknown or of another shape raises ValueError. A tensor may be missing
-    if its name matches the regular expression `computed`. For tied tensors, one of the names is
-    enough.
+    if its name matches the regular expression `computed`. If several names stand for the same
+    tensor, one of them is enough.
     """
     own = model.state_dict()
     for name, tensor in state.items():
@@ -209,8 +209,8 @@ class Field:
 
 
 Fields = Mapping[str, str | Field]
-"""Map from Magneto's fields to the other library's fields. Fields without `Field` have equal
-values."""
+"""Map from Magneto's fields to the other library's fields. A plain name means that both libraries
+have the same value."""
 
 
 def _known(fields: Fields) -> list[tuple[str, Field]]:
@@ -229,7 +229,7 @@ def write_fields(fields: Fields, config: Any) -> dict[str, Any]:
 
 
 def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
-    """Return a field that converts the name of an activation."""
+    """Return a `Field` that translates names of activations."""
 
     def read(name: str) -> str:
         if name not in known:
@@ -243,7 +243,7 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 
 
 def choice(theirs: str, yes: Any, no: Any) -> Field:
-    """Return a boolean field.
+    """Return a `Field` for a flag of the other library.
 
     True in the library is converted to `yes` in Magneto, and False to `no`.
     """

@@ -108,13 +108,13 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         numbers of pixels, of shape (images, height, width). The labels 255 and -100 are ignored.
 
         The loss is summed over labelled pixels and divided by the number of labelled pixels. With
-        Trainer's `num_items_in_batch`, the divisor is `num_items_in_batch` minus the
-        number of labels 255 in the batch. With gradient accumulation, use the label -100 instead of
-        255, because labels 255 make the divisor inexact.
+        Trainer's `num_items_in_batch`, the divisor is `num_items_in_batch` minus the number of
+        labels 255 in the batch. With gradient accumulation, use the label -100 instead of 255,
+        because labels 255 make the divisor inexact.
 
         Raises:
             ValueError: If images with labels do not have the size of the model's input.
-            ValueError: If weights are offloaded and the configuration's `inference` is "whole".
+            ValueError: If `inference` in the configuration is "whole" and weights are offloaded.
         """
         self.check_arguments(others)
         pixel_values = cast_like_weights(self.core, pixel_values)

@@ -274,8 +274,9 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         `magneto.vision.transforms.NORMALISATIONS`. `resize` is the length of the shorter side
         before the centre crop. If `resize` is None, the whole image is resized to a square.
 
-        For segmentation, `image_size` is 0, and the image keeps the aspect ratio. `fit` limits the
-        longer and the shorter side. If `fit` is None, the image is not resized.
+        For segmentation, `image_size` is 0, and the image keeps the aspect ratio. `fit` is a pair
+        of limits, one for the longer side and one for the shorter side. If `fit` is None, the image
+        is not resized.
         """
         if channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, not {channels}")

@@ -1,7 +1,7 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-Most fields of a model's configuration follow from the weights. timm's arguments give the fields
-that do not follow from the weights. The arguments come from the user or from config.json.
+Most fields of a model's configuration follow from the weights. The other fields come from timm's
+arguments, which the user or config.json gives.
 
 EVA (arXiv 2303.11331) rotates the dimensions 2i and 2i + 1 of a head together. Magneto rotates i
 and i + d/2 together, for a head of d dimensions. A conversion permutes the rows of the projections
@@ -144,7 +144,7 @@ def scales(attention: str, feed_forward: str) -> Names:
 class Timm(WeightFormat):
     """Format of timm's image classifiers.
 
-    `architectures` maps the epsilon of the norms to the name of a timm model.
+    `architectures` has the name of a timm model for each supported epsilon of the norms.
     """
 
     model = ImageClassifier

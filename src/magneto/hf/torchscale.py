@@ -263,7 +263,7 @@ PATCHES = f"{PREFIX}vision_embed.proj"
 FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
 EPSILON = 1e-5
-"""Epsilon of norms, by default in torchscale and torch."""
+"""Default epsilon of norms in torchscale and torch."""
 BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
 
 
@@ -275,9 +275,9 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
 class _Beit3(WeightFormat):
     """Format of a BEiT-3 model.
 
-    The tensor `mark` identifies the model. `head` is the name map of the head. `normed` says
-    whether the head has norms. `sizes` maps a field of the configuration to a tensor; the field's
-    value is the tensor's length.
+    Weights with the tensor `mark` have this format. `head` is the name map of the head. `normed`
+    says whether the head has norms. `sizes` maps a field of the configuration to a tensor; the
+    field's value is the tensor's length.
     """
 
     name, placements = "beit3", ("sub",)

@@ -130,15 +130,15 @@ def placement_name(config: TransformerConfig) -> str:
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
     """Transformers configuration of language models, and base class for other models.
 
-    `core` contains the fields of Magneto's configuration. `core` is a separate mapping, because
-    some of the names, such as `max_length`, have another meaning in transformers. Sizes are also
-    available under transformers' names, such as `hidden_size`.
+    `core` contains the fields of Magneto's configuration. These fields are separate because some
+    names, such as `max_length`, have another meaning in transformers. Sizes are also available
+    under transformers' names, such as `hidden_size`.
 
     Attributes:
-        shape: Magneto's configuration class.
-        classes: Names of Magneto's classes, by Auto class.
+        shape: Class of Magneto's own configuration.
+        classes: For each Auto class of transformers, the name of Magneto's class.
         num_labels_field: Field of `shape` that corresponds to transformers' `num_labels`.
-        defaults: Default values of required fields of `shape`.
+        defaults: Default values of fields that have no default in `shape`.
         values: Default values of transformers' own fields.
     """
 
@@ -345,12 +345,12 @@ UNSUPPORTED_ARGUMENTS = {
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
     ),
 }  # fmt: skip
-"""Advice for users, and the unsupported arguments to which the advice applies."""
+"""Unsupported arguments, by the advice in the error message."""
 HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
 }  # fmt: skip
-"""Arguments that models ignore. An unknown argument outside this list raises an error."""
+"""Arguments that models ignore. Other unknown arguments raise an error."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
@@ -358,8 +358,10 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     Attributes:
         core_class: Class of the Magneto model.
-        head_name: Name of the head that a directory may lack, or "".
-        hidden_states_advice: Advice for users of a model that returns no hidden states.
+        head_name: Name of the head's module, or "". If a directory lacks weights of the head, these
+            weights are initialised.
+        hidden_states_advice: Advice in the error message if the model returns no hidden states, or
+            "".
     """
 
     core_class: ClassVar[Any] = None

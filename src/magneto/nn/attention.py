@@ -241,7 +241,7 @@ class Mask:
 def build_mask(
     attention_mask: Tensor | None, x: Tensor, past: int, causal: bool, window: int | None = None
 ) -> Mask:
-    """Build the mask for the input `x`, which follows `past` cached positions.
+    """Combine padding, causal order and window in one mask for the input `x`.
 
     Args:
         attention_mask: Boolean mask, (batch, key length) or (batch, query length, key length), or
@@ -329,8 +329,8 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
     """Return the position of each query in its document, (batch, query length).
 
     A sequence may contain several packed documents. A document starts at position p if positions
-    before p and positions from p on do not attend to each other. A sequence without such a position
-    p counts as one document. A sliding window or a prefix can hide where a document starts. With a
+    before p and positions from p on do not attend to each other. Without such a position p, the
+    sequence is one document. A sliding window or a prefix can hide where a document starts. With a
     cache, the first document starts at the earliest key that a query attends to.
 
     `attention_mask` is boolean, (batch, query length, key length). `past` is the number of

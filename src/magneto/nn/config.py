@@ -40,7 +40,7 @@ Layers = Annotated[int, Interval(ge=1, le=100_000)]
 Beams = Annotated[int, Interval(ge=1, le=1_000)]
 """Number of hypotheses of a beam search."""
 BEAMS = 5
-"""Default number of hypotheses in recognition, and in translation (as in the paper and fairseq)."""
+"""Default number of beams. For translation, the paper and fairseq use the same number."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class TransformerConfig:
     """Activation of the feed-forward network. "relu2" is the square of ReLU. Names with "glu"
     are gated units: an activated gate multiplies a second linear map of the input."""
     encoder_layers: Layers | None = None
-    """Number of encoder layers of an encoder-decoder. An encoder-decoder ignores `layers`
-    (default: null, no encoder-decoder)."""
+    """Number of encoder layers of an encoder-decoder, which ignores `layers` (default: null, a
+    single stack)."""
     decoder_layers: Layers | None = None
-    """Number of decoder layers of an encoder-decoder (default: null, no encoder-decoder)."""
+    """Number of decoder layers of an encoder-decoder (default: null, a single stack)."""
     key_value_heads: Width | None = None
     """Number of key/value heads in grouped-query attention, which must divide `heads` (default:
     null, as many as `heads`)."""
@@ -132,8 +132,8 @@ class TransformerConfig:
     with one table for all layers. "rotary" rotates queries and keys by row and column, as in
     EVA-02."""
     reference_grid: Width | None = None
-    """Side of the square pre-training grid, in patches. Rotary positions on another grid are
-    stretched to this size (default: null, not stretched)."""
+    """Side of the square grid in pre-training, in patches. Rotary positions of a larger or smaller
+    grid are rescaled to this range (default: null, not rescaled)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"
@@ -143,8 +143,8 @@ class TransformerConfig:
     weights and learning rates by width. With "mup", the best learning rate of a narrow model
     fits a wide model with the same head width."""
     base_width: Free[Width | None] = None
-    """Width of the model whose learning rate was tuned (default: null). At this width, "mup"
-    changes nothing. A recipe with "mup" must set `base_width`."""
+    """Width of the model whose learning rate was tuned (default: null). If `width` equals
+    `base_width`, "mup" changes nothing. A recipe with "mup" must set `base_width`."""
     checkpoint_activations: Free[bool] = False
     """Activation checkpointing. The backward pass recomputes each layer, which saves memory."""
 
@@ -261,10 +261,7 @@ class TransformerConfig:
         return self if row is self.row else replace(self, placement=row)
 
     def depth(self, stack: Stack) -> Depth:
-        """Return the depth of a stack.
-
-        In an encoder-decoder, the result has the numbers of layers of both stacks.
-        """
+        """Return the depth of a stack, and of the other stack in an encoder-decoder."""
         if self.encoder_layers is None or self.decoder_layers is None:
             return Depth(stack, self.layers)
         sizes = {"encoder": self.encoder_layers, "decoder": self.decoder_layers}

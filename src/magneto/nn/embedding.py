@@ -46,7 +46,10 @@ class TextEmbedding(nn.Module):
 
 
 class PatchProjection(nn.Conv2d):
-    """Convolution of non-overlapping patches. Weights are initially Xavier uniform, the bias 0."""
+    """Convolution of non-overlapping patches.
+
+    The weights are initially Xavier uniform. The bias is initially 0.
+    """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__(channels, width, patch_size, stride=patch_size)
@@ -57,7 +60,7 @@ class PatchProjection(nn.Conv2d):
 
 
 class PatchEmbedding(nn.Module):
-    """Linear map of each patch, with Xavier initialisation without the placement's gain."""
+    """Linear map of each patch. The initial weights do not depend on the norm placement."""
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__()

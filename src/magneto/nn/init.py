@@ -34,7 +34,7 @@ from magneto.nn.config import BaseInit, Biased, NormKind, TransformerConfig
 from magneto.theory.placement import Depth, Placement, Slot, Sublayer
 
 Part = Callable[..., Tensor]
-"""Module, or the function `identity` if the part is absent."""
+"""Module, or the function `identity` in place of an absent module."""
 
 SCALED_ROLES = ("v", "out", "fc1", "fc2")
 NORMAL_STD = 0.02
@@ -45,8 +45,8 @@ CUT_STD = 0.879596566170685
 class Projection(nn.Linear):
     """Linear layer whose slices of rows are initialised by role, with a bias of 0.
 
-    The constructor initialises weights with a gain of 1. The function `initialize` repeats the
-    initialisation with the placement's gain.
+    The constructor draws the weights with a gain of 1. Later, the function `initialize` draws them
+    again with the gain of the norm placement.
 
     Args:
         width: Number of input features.
@@ -76,7 +76,7 @@ class Projection(nn.Linear):
 class PartlyBiased(Projection):
     """Projection in which only some slices have a bias.
 
-    The parameter `bias` is the concatenation of these slices' biases.
+    The parameter `bias` contains the biases of these slices, one after another.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class PartlyBiased(Projection):
 def projection(
     config: TransformerConfig, width: int, slices: Sequence[tuple[Biased, int]]
 ) -> Projection:
-    """Build a projection with the configured biases of its slices."""
+    """Build a projection. The configuration says which slices have a bias."""
     biased = {role for role, _ in slices if config.biased(role)}
     if 0 < len(biased) < len({role for role, _ in slices}):
         return PartlyBiased(width, slices, biased)
@@ -190,10 +190,10 @@ class RMSNorm(nn.RMSNorm):
 
 
 def identity(x: Tensor, *others: Tensor) -> Tensor:
-    """Return x. The function is the value of an empty norm slot and of other absent parts.
+    """Return x. This function takes the place of absent norms and other absent modules.
 
-    Most norm slots of a layer are empty. With an `nn.Identity` in each empty norm slot, small
-    models would be a few percent slower.
+    Most norm slots of a layer are empty. An `nn.Identity` in each of them would make small models a
+    few percent slower.
     """
     return x
 
@@ -219,5 +219,5 @@ def optional_norm(present: bool, width: int, config: TransformerConfig) -> Part:
 
 
 def slot_norm(config: TransformerConfig, sublayer: Sublayer, slot: Slot, width: int) -> Part:
-    """Build the norm of a sublayer's slot. For an empty slot, return `identity`."""
+    """Build a sublayer's norm at `slot`. Without a norm there, return `identity`."""
     return optional_norm(slot in config.row.slots(sublayer), width, config)

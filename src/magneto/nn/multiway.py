@@ -11,8 +11,8 @@ both modalities. The table lists the experts of each sublayer.
 
 Linear layers do not process padding. Only attention needs padded rows, (samples, longest, ...). In
 each padded row, vision tokens come before language tokens. The data loader computes the place of
-each token in the padded rows on the CPU (`pack`). With these places, the forward pass need not wait
-for values from the device.
+each token in the padded rows on the CPU (`pack`). Thus the forward pass does not wait for values
+from a GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROUTES: dict[Experts, tuple[str, str]] = {
     "decoupled": MODALITIES,
     "shared_attention": ("shared", "shared"),
 }
-"""Names of attention experts and final norms: for vision tokens, then for language tokens."""
+"""Names of the attention experts and final norms for vision tokens and for language tokens."""
 
 
 class PackedDropPath(DropPath):
@@ -56,7 +56,7 @@ class PackedDropPath(DropPath):
 
 
 class MultiwaySelfAttention(nn.Module):
-    """Self-attention over all tokens of a sample. `ROUTES` has the expert of each modality."""
+    """Self-attention over all tokens of a sample. `ROUTES` names the experts."""
 
     def __init__(self, config: MultiwayConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class MultiwayEncoder(ProbedStack):
         return torch.cat(output)
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return, for each token, the mean over the sample's tokens of the same modality.
+        """For each token, return the mean over all tokens of the same sample and modality.
 
         Different experts process the two modalities. A mean over both modalities would hide a rank
         collapse within one modality.
@@ -272,11 +272,10 @@ class Packing:
     pairs, then texts without image.
 
     Attributes:
-        vision_place: Place of each vision token, (vision tokens,). A place is the number
-            row * length + column.
+        vision_place: Place of each vision token, (vision tokens,), as `row * length + column`.
         language_place: Place of each language token, (language tokens,).
-        token: Number of the token in each place, (rows * length,). Vision tokens count from 0, and
-            language tokens follow. Padding has the number of all tokens.
+        token: Index of the token at each place, (rows * length,). The indices of language tokens
+            follow those of vision tokens. Padding has the next index after all tokens.
         rows: Number of samples.
         length: Length of a padded row.
         vision_alone: Number of vision tokens in images without text.
@@ -298,9 +297,9 @@ class Packing:
         return build_memory_mask(self.attention_mask)
 
     def means(self, tokens: Tensor, place: Tensor) -> Tensor:
-        """Return, for each token of a modality, the mean over the sample's tokens of this modality.
+        """For each token, return the mean over all given tokens of the same sample.
 
-        `tokens` has all tokens of the modality, (tokens, width). `place` has the place of each
+        `tokens` has all tokens of one modality, (tokens, width). `place` has the place of each
         token, (tokens,).
         """
         # Sums in rows are deterministic; a GPU's sums by index are not.
@@ -323,9 +322,9 @@ class Packing:
     def first_of_each_kind(self, count: int) -> Tensor:
         """Return the row numbers of the first `count` samples of each kind.
 
-        The kinds are images without text, image-text pairs, and texts without image. If a batch has
-        fewer than `count` samples of a kind, the rows after these samples fill the gap. The method
-        does not wait for the device.
+        The kinds are images without text, image-text pairs, and texts without image. If a kind has
+        fewer samples, the rows after them are returned too. The method does not wait for the
+        device.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
@@ -384,7 +383,7 @@ def check_order(sizes: Sequence[tuple[int, int]]) -> None:
 
 
 def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
-    """Return places row * length + column.
+    """Return each token's place, which is row * length + column.
 
     Row i has `counts[i]` tokens from column `starts[i]` on.
     """
@@ -394,7 +393,7 @@ def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
 
 
 def token_numbers(vision_place: Tensor, language_place: Tensor, count: int) -> Tensor:
-    """Return the number of the token in each of `count` places; see `Packing.token`."""
+    """Return `Packing.token` for `count` places."""
     place = torch.cat((vision_place, language_place))
     numbers = torch.full((count,), len(place), device=place.device)
     numbers[place] = torch.arange(len(place), device=place.device)
@@ -436,7 +435,7 @@ class ToRows(torch.autograd.Function):
 
 
 class FromRows(torch.autograd.Function):
-    """Copy of tokens from padded rows. The backward pass copies gradients to padded rows."""
+    """Copy of tokens from padded rows, the inverse of `ToRows`."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,9 @@
 """Maximal update parametrisation: initial weights and learning rates as functions of width.
 
 The factors come from Tensor Programs V (arXiv 2203.03466), table 8, for Adam. The paper gives
-several equivalent forms of the parametrisation. Magneto uses the form that multiplies no
-activations in the forward pass. A comparison with the same model at `base_width` shows which sizes
-grow with the width. In the following table, m is the width divided by `base_width`.
+several equivalent forms. Magneto uses the form without multipliers in the forward pass. A
+comparison with the same model at `base_width` shows which sizes grow with the width. In the
+following table, m is the width divided by `base_width`.
 
 | weight                    | inputs | outputs | standard deviation     | learning rate   |
 |---------------------------|--------|---------|------------------------|-----------------|
@@ -116,7 +116,7 @@ def initial_std(module: nn.Module, key: str) -> float:
 def scale_initial_values(model: nn.Module, scales: Mapping[str, Scale]) -> None:
     """Multiply a model's initial weights by their factors, in place.
 
-    In a sharded model, each rank multiplies only the rows of the weights in the rank's memory.
+    In a sharded model, each rank multiplies only its own rows.
     """
     for name, parameter in model.named_parameters():
         if scales.get(name, Scale()).initial != 1.0:

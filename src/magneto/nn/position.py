@@ -5,10 +5,9 @@ two dimensions. The relative bias and the rotary positions of the grid act in at
 embeddings of the same model may also have learned or sinusoidal positions. Prefix vectors, such as
 a class token, have no place on the grid.
 
-Each position encoding has one module for the stack and one module per layer. The stack's module
-runs once, at the start of the forward pass. The stack's module may change the embeddings, and
-returns a tensor for all layers. Each layer's module runs before the layer's attention. The layer's
-module may change queries and keys, and returns a bias on the attention logits.
+Each position encoding has two parts. The part of the stack runs once, at the start of the forward
+pass. It may change the embeddings or compute a tensor for all layers. The part of a layer runs
+before attention. It may change queries and keys, or add a bias to the attention logits.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Position module of a stack, which adds nothing. Subclasses encode positions."""
+    """Part of a position encoding that runs once. This base class does nothing."""
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()
@@ -94,8 +93,8 @@ class T5Table(StackPositions):
 
     An encoder has 16 buckets for earlier positions and 16 buckets for later positions. A decoder
     has 32 buckets, all for earlier positions. In each direction, half of the buckets are for the
-    shortest distances, one distance per bucket. In the second half, each bucket holds a range of
-    distances. These ranges grow logarithmically up to the distance 128.
+    shortest distances, one distance per bucket. The other half are for ranges of distances, which
+    grow logarithmically up to 128.
     """
 
     buckets = 32
@@ -157,9 +156,9 @@ class TransformerXLTable(StackPositions):
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x and the sinusoids of all distances, (key length + query length, width).
 
-        Row 0 has the distance from the last query to the earliest key, and each further row has a
-        distance lower by 1. No pair of query and key has the distance of the last row, but `shift`
-        needs this row.
+        The first row is for the largest distance, from the last query to the first key. Each next
+        row is for a distance lower by 1. The last row belongs to no pair of query and key, but
+        `shift` needs it.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
@@ -179,7 +178,7 @@ class GridIndex(GridEncoding):
     """Row number in the bias table for each pair of query and key on a grid."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return row numbers, (length, length), for the input x, (batch, length, width)."""
+        """Return row numbers of the bias table, (length, length), for x, (batch, length, width)."""
         check_length(x, self.grid)
         return relative_index(self.grid, x.device)
 
@@ -266,7 +265,7 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """Position module of a layer, which changes nothing. Subclasses encode positions."""
+    """Part of a position encoding that runs in a layer. This base class does nothing."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -276,7 +275,7 @@ class LayerPositions(nn.Module):
 
 
 class RotaryLogits(LayerPositions):
-    """Position module of a layer, which rotates queries and keys."""
+    """Rotation of queries and keys in a layer."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         cosine, sine = shared.to(query.dtype)
@@ -284,14 +283,14 @@ class RotaryLogits(LayerPositions):
 
 
 class BiasedLogits(LayerPositions):
-    """Position module of a layer, which returns the stack's bias."""
+    """Bias on the attention logits that is the same in every layer."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         return query, key, shared
 
 
 class GridBiasLogits(LayerPositions):
-    """Position module of a layer, with a table of BEiT's relative bias that is initially 0."""
+    """BEiT's relative bias with a table for each layer, which is initially 0."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -303,7 +302,7 @@ class GridBiasLogits(LayerPositions):
 
 
 class TransformerXLLogits(LayerPositions):
-    """Position module of a layer for Transformer-XL's relative positions, as in ESPnet.
+    """Transformer-XL's relative positions in a layer, as in ESPnet.
 
     The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
     (arXiv 1901.02860, section 3.3). The matrix W is learned, and differs from layer to layer. Each
@@ -372,15 +371,15 @@ ENCODINGS: dict[str, tuple[type[StackPositions], type[LayerPositions]]] = {
     "transformer_xl": (TransformerXLTable, TransformerXLLogits),
     "alibi": (AlibiTable, BiasedLogits),
 }
-"""Classes of the stack's module and of the layer's module, by the value of the field
-`positions`."""
+"""For each value of the field `positions`, the classes of the two parts: of the stack, and of a
+layer."""
 GRID_ENCODINGS: dict[str, tuple[type[GridEncoding], type[LayerPositions]]] = {
     "relative_bias": (GridIndex, GridBiasLogits),
     "shared_relative_bias": (SharedGridBias, BiasedLogits),
     "rotary": (GridRotaryTable, RotaryLogits),
 }
-"""Classes of the stack's module and of the layer's module, by the value of the field
-`grid_positions`."""
+"""For each value of the field `grid_positions`, the classes of the two parts: of the stack, and of
+a layer."""
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPositions:
@@ -388,10 +387,10 @@ def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPosi
 
 
 def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> GridEncoding | None:
-    """Build the stack's module of the configured grid encoding, or return None.
+    """Build the stack's part of the grid encoding, or return None without a grid encoding.
 
     Raises:
-        ValueError: For a decoder, which reads a sequence.
+        ValueError: If the stack is a decoder.
     """
     if config.grid_positions == "none" or config.grid is None:
         return None
@@ -445,7 +444,7 @@ def resize_positions(
 
 
 def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate vectors of places, (old.length, width), to another grid, (new.length, width).
+    """Interpolate a table of position vectors from (old.length, width) to (new.length, width).
 
     As in BEiT's code and in transformers, interpolation is bicubic without aligned corners and
     without antialiasing. Prefix vectors are copied, so both grids must have the same number of
@@ -458,8 +457,8 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate a table of relative biases, (rows, heads), to another grid.
 
-    Rows are in the order of `relative_index`. The rows for a prefix are copied, so a prefix must be
-    in both grids or in no grid.
+    Rows are in the order of `relative_index`. The rows for a prefix are copied, so both grids must
+    have a prefix, or neither.
     """
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]

@@ -70,13 +70,13 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:
-        """Return an output of a layer or of the stack as a single tensor, (..., width)."""
+        """Return `output`, of a layer or of the whole stack, as one tensor, (..., width)."""
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return, for each token, a mean over the tokens of the same sample.
+        """For each token, return a mean over the tokens of the same sample.
 
-        The probe (`magneto.lab.probe`) subtracts the mean from the token.
+        The probe (`magneto.lab.probe`) subtracts this mean from the token's vector.
 
         Args:
             tokens: Output of a layer, as returned by the method `tokens`.
@@ -97,9 +97,8 @@ class ProbedStack(nn.Module, ABC):
             inputs: Inputs of a layer.
 
         Returns:
-            The first value selects samples by an index into the batch dimension. The second value
-            marks positions without padding in the chosen samples, boolean (samples, length). If the
-            second value is None, the measurements include padding.
+            Index of the samples in the batch dimension, and a boolean mask, (samples, length), in
+            which False = padding. If the mask is None, measurements include all positions.
         """
 
 

@@ -1,16 +1,16 @@
 """Bounds on the model update: the change of the label's logit in one SGD step at initialisation.
 
 The formulas of Post-LN and DeepNorm come from DeepNet (arXiv 2203.00555). The formulas of Pre-LN
-and Sub-LN come from the paper arXiv 2210.06423 (section 3.2, appendices A and B). Values are
-divided by the learning rate and the width (eta d). The bounds are orders of magnitude under the
+and Sub-LN come from the paper arXiv 2210.06423 (section 3.2, appendices A and B). All bounds are
+divided by eta d, the learning rate times the width. The bounds are orders of magnitude under the
 paper's assumptions, whose limits are in `docs/theory.md`.
 
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
 fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of an SGD
-step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. The
-share of the encoder's update that reaches the decoder's output is a sum of `signal` times q_l over
-the cross-attentions.
+step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. A
+share of the encoder's update reaches the decoder's output. This share is the sum of `signal` times
+q_l over all cross-attentions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Scales:
         w: float | Sequence[float],
         alpha: float = 1.0,
     ) -> Scales:
-        """Return the scales of `sublayers` sublayers; a single number applies to all of them.
+        """Return `Scales` of several sublayers. A single number applies to all of them.
 
         Raises:
             ValueError: If the length of a sequence differs from `sublayers`.
@@ -93,9 +93,9 @@ def derived_scales(
     Args:
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
-        cross_gain: Value of v and w in cross-attention. In the text and the code of the paper
-            (arXiv 2210.06423), v and w are 1 in cross-attention. None uses the v and w of
-            self-attention, as theorem 3 assumes.
+        cross_gain: Value of v and w in cross-attention. The value is 1 in the text and the code of
+            the paper (arXiv 2210.06423). By default, it is the value of self-attention, as theorem
+            3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
@@ -145,16 +145,16 @@ def _skip_only(signals: Sequence[float], alpha: float) -> list[float]:
 
 @dataclass(frozen=True)
 class Family:
-    """Formula of a bound, shared by placements of the same layout.
+    """Formula of a bound, for all placements with norms in the same slots.
 
     Attributes:
         name: Short name.
         source: Source of the derivation.
         step: Function of (v, w): effect of one SGD step on the sublayer's two matrices.
-        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. For
+        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. In
             cross-attention, the signal times q_l is the share of the encoder's update that reaches
-            the decoder's output.
-        backward: For each form, the function from (signals, alpha) to q_l.
+            the output.
+        backward: For each form of the formula, a function of (signals, alpha) that returns q_l.
         skip: "one" if the derivation assumes a skip connection with weight 1.
         note: Caveat for readers.
     """
@@ -171,7 +171,7 @@ class Family:
         """Return q_l of every sublayer.
 
         Raises:
-            ValueError: If the family lacks the form, or if `skip` is "one" and alpha is not 1.
+            ValueError: If the formula has no such form, or does not allow this alpha.
         """
         if form not in self.backward:
             known = ", ".join(self.backward)
@@ -223,9 +223,9 @@ FAMILIES: dict[Layout, Family] = {
 """The bound's formula for each layout of norms. A layout has three parts: the norms of
 self-attention, the norms of the feed-forward network, and the norm on top of the stack. Norms of
 queries and keys do not change the bound, since queries and keys do not scale the output of
-attention. Norms of cross-attention do not change the bound. For every placement, theorem 3 assumes
-the same norm in cross-attention: a norm before the output projection. A placement with head scales,
-a value norm, gates or a different first layer has no bound."""
+attention. Norms of cross-attention do not change the bound, since theorem 3 always assumes one norm
+there, before the output projection. A placement with head scales, a value norm, gates or a
+different first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
@@ -285,9 +285,9 @@ class EncoderDecoderBound:
     """Terms of the bound in theorem 3, each divided by the learning rate eta and the width d.
 
     Attributes:
-        decoder: Update of the decoder's own weights.
+        decoder: Update of the output by the decoder's own weights.
         encoder: Update of the encoder's output.
-        passed_on: Share of the encoder's update that reaches the decoder's output.
+        passed_on: Share of `encoder` that reaches the decoder's output.
     """
 
     decoder: float

@@ -3,8 +3,8 @@
 A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`, where f is
 attention or the first half of the feed-forward network. A placement lists which of the four slots
 hold a norm in each kind of sublayer; an empty slot is the identity. A placement also lists
-operations on queries, keys, values and heads. The lowest layer may have a placement of its own. No
-other module tests a placement's name, so a new placement is one more row.
+operations on queries, keys, values and heads. The lowest layer may have a placement of its own. A
+new placement is one more row of the table and needs no other change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Stack = Literal["encoder", "decoder"]
 
 @dataclass(frozen=True)
 class Depth:
-    """Depth of a stack. In an encoder-decoder, the depths of both stacks.
+    """Depth of a stack, and of the other stack in an encoder-decoder.
 
     Attributes:
         stack: Kind of the stack.
@@ -51,7 +51,7 @@ class Depth:
 
     @property
     def sublayers(self) -> int:
-        """Number L of sublayers in this stack: 2N, or 3M for a decoder with cross-attention."""
+        """Number L of sublayers: 2 per layer, or 3 per layer in a decoder with cross-attention."""
         return self.layers * (3 if self.stack == "decoder" and not self.alone else 2)
 
 
@@ -147,8 +147,8 @@ class Placement:
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
         gain: Gain of those weights at initialisation.
         alpha: Weight of the skip connection.
-        first: Separate row for the lowest layer, or None. The fields `final`, `scaled` and `gain`
-            of the row `first` are ignored.
+        first: Separate placement for the lowest layer, or None. Its fields `final`, `scaled` and
+            `gain` are ignored.
     """
 
     name: str
@@ -353,9 +353,10 @@ VARIANTS: dict[str, Placement] = {
 
 
 def find_placement(name: str | Placement) -> Placement:
-    """Return a row by name or import path "module:NAME"; return a `Placement` unchanged.
+    """Return the placement with a name or an import path "module:NAME".
 
-    For an import path, the field `name` of the returned row is the import path.
+    The field `name` of an imported placement becomes the import path. A `Placement` is returned
+    unchanged.
 
     Raises:
         ValueError: If no row has this name. The message suggests the nearest row and lists all.

@@ -1,9 +1,9 @@
-"""Checkpoints and other weights of a run, and the start or resumption of a run.
+"""Checkpoints and other saved weights, from which runs start and resume.
 
 A checkpoint is a directory of safetensors files, JSON and a manifest with sizes and checksums. The
-directory is complete or absent, and nothing is unpickled. Runs with a single process or "ddp" write
-whole tensors. In a sharded run, every rank writes and reads only the rank's rows, so no process
-needs memory for the whole model.
+directory is never incomplete, and reading it does not use pickle. Runs with a single process or
+"ddp" write whole tensors. In a sharded run, every rank writes and reads only its own rows, so no
+process needs memory for the whole model.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 def load_pieces(
     pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor | Tensor], where: object
 ) -> None:
-    """Copy stored tensors into the memory of this rank's pieces.
+    """Copy this rank's rows of stored tensors into `pieces`, which share memory with the model.
 
     `where` is the source's name for error messages.
 
@@ -248,8 +248,7 @@ class RunWeights:
     ) -> dict[str, float]:
         """Write the final weights, and an average of checkpoints if configured.
 
-        With `training.patience`, the best weights become the final weights, and are copied into
-        `pieces`.
+        With early stopping (`training.patience`), the best weights are first copied into `pieces`.
 
         Returns:
             Metrics that the final weights reached in evaluation.
@@ -304,7 +303,7 @@ class RunWeights:
 
 
 class CheckpointWriter:
-    """Writer of directories of tensors. All ranks must call `write`, with the same keys in `kinds`.
+    """Writer of checkpoints. All ranks must call `write`, with the same keys in `kinds`.
 
     With `background`, tensors are copied to CPU memory and written on a thread.
     """
@@ -537,8 +536,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would lose.
 
-    If the run has no weights except the folder `best`, a restart may lose nothing. A restarted run
-    repeats the steps of the first start, and soon writes `best` again.
+    Before the step of the first checkpoint, the folder `best` does not count, since a restarted run
+    soon writes `best` again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

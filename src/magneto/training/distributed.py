@@ -213,10 +213,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return the numbers of this rank's micro-batches, and the number of all ranks' micro-batches.
-
-    Both values are for one optimizer step.
-    """
+    """Return the indices of this rank's micro-batches in a step, and their count over all ranks."""
     accumulated = config.gradient_accumulation_steps
     count = world.world_size * accumulated
     if config.batch_size < count:
@@ -236,7 +233,7 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the joined rows of all ranks' tensors on every rank.
+    """Join the rows of all ranks, and return the result on every rank.
 
     The function is slow, since the rows are copied through CPU memory.
     """
@@ -348,9 +345,9 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def reshard(model: nn.Module) -> None:
-    """Free the parameters that FSDP gathered in a forward pass without a backward pass.
+    """Free the parameters that FSDP keeps after a forward pass without a backward pass.
 
-    Call `reshard` before weights are replaced, because FSDP would use the gathered old values.
+    Call `reshard` before you replace weights. Otherwise, FSDP would go on with the old values.
     """
     if is_fsdp(model):
         model.reshard()
@@ -365,11 +362,12 @@ class Piece:
     """Rows of a tensor that this rank has in memory.
 
     Attributes:
-        tensor: Rows without gradients, which share memory with the model.
+        tensor: This rank's rows, which share memory with the model.
         start: Number of the first row.
         shape: Shape of the whole tensor.
         sharded: True if the rows are divided over ranks, False if each rank has all rows.
-        replica: Number of the model's copy. Under "hybrid", each node has one copy of the model.
+        replica: Index of the copy of the model to which this rank belongs. Under "hybrid", each
+            node has one copy.
     """
 
     tensor: Tensor
@@ -440,10 +438,10 @@ MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_T
 def keep_freed_memory(
     device: torch.device, environment: Mapping[str, str] = os.environ
 ) -> Iterator[bool]:
-    """Keep freed memory for reuse inside the block. Yield whether malloc was configured.
+    """Make malloc keep freed memory for reuse inside the block.
 
-    The function configures malloc only on a CPU with glibc, if the environment does not set
-    malloc's thresholds.
+    This works only on a CPU with glibc, and only if the environment does not set malloc's
+    thresholds. Yield False if it does not work.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

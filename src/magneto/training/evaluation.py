@@ -46,7 +46,7 @@ def evaluate(
     Every rank must call this function, and every rank gets the same metrics and predictions.
 
     Args:
-        task: Task after the call of `prepare`.
+        task: Task whose `prepare` has been called.
         model: Model, distributed or not. After evaluation, each module has the same mode (training
             or evaluation) as before.
         world: Ranks of the run. Rank i % world size scores batch i.

@@ -36,7 +36,7 @@ RESULT_FILE = "result.json"
 
 
 class MetricsLogger:
-    """Log of metrics: rows of metrics.jsonl, and grouped names in trackers.
+    """Writer of metrics to metrics.jsonl and to trackers such as TensorBoard.
 
     On resumption, rows after the checkpoint's step are removed, since the run repeats these steps.
     """
@@ -95,7 +95,7 @@ def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one row: sums over steps divided by the total count, and the newest gradient norm."""
+    """Return one row: means over all predictions of `steps`, and the newest gradient norm."""
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}
@@ -107,9 +107,9 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects with a "step" in a file, one per line.
+    """Return the rows of a file that has one JSON object with the key "step" per line.
 
-    Lines without such an object are skipped, for example the incomplete line of a killed process.
+    Other lines are skipped, for example the incomplete line of a killed process.
     """
     rows = []
     for line in path.read_bytes().split(b"\n"):
@@ -139,7 +139,7 @@ def grouped(key: str) -> str:
 
 
 def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return nested values by dotted name. In the result, lists and None are converted to text."""
+    """Flatten nested mappings, with keys such as "model.width". Lists and None become text."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -157,7 +157,7 @@ def open_trackers(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> list[Tracker]:
-    """Open the configured trackers. TensorBoard drops events after `from_step`."""
+    """Open the configured trackers. TensorBoard then hides old events after `from_step`."""
     trackers: list[Tracker] = []
     if config.tensorboard:
         try:

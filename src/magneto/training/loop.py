@@ -75,7 +75,7 @@ class Stop:
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """Objects and counters of one run. Hooks may read all attributes and may set `stop`."""
+    """State of a training run. Hooks may read all attributes and may set `stop`."""
 
     task: Task
     config: TrainingConfig  # with epochs resolved to steps
@@ -111,7 +111,7 @@ class TrainingState:
     def mark_diverged(self, reason: str, step: int) -> None:
         """Stop the run as diverged at a step, counted from 1.
 
-        If the run has diverged already, the earlier step and reason stay.
+        A second call keeps the first step and reason.
         """
         if self.stop is None or self.stop.status == "interrupted":
             self.stop = Stop("diverged", reason, step)

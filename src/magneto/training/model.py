@@ -5,11 +5,10 @@ device, sharded, and initialised module by module. With module-by-module initial
 needs memory for the whole model. A module's random numbers depend on the seed and the module's name
 alone.
 
-Module-by-module initialisation has a condition: `reset_parameters` of each module fills the
-module's tensors, and nothing changes the tensors afterwards. Modules of torch and Magneto can be
-initialised module by module. A module can't be initialised separately if the module sets a value in
-a child, loads weights, or has parameters without `reset_parameters`. If a model has such a module,
-every process builds the whole model and keeps some rows.
+Module by module works if each module's `reset_parameters` alone gives the module's tensors their
+initial values. This is true for the modules of torch and Magneto. It fails for modules that set
+values in a child, load weights, or have parameters without `reset_parameters`. A model with such a
+module is built whole in every process, which then keeps its own rows.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def initial_model(
     """Build a task's model with the initial weights, distributed over the ranks.
 
     Args:
-        task: Task after the call of `prepare`.
+        task: Task whose `prepare` has been called.
         seed: Seed of the weights.
         world: Ranks of the run. Every rank must call this function.
         say: Function that prints a message if each rank must build the whole model.
@@ -275,7 +274,7 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
     checkpointing, the recomputed operations are counted too.
 
     Args:
-        task: Task after the call of `prepare`. A frozen model (`Task.companion`) must be on the
+        task: Task whose `prepare` has been called. A frozen model (`Task.companion`) must be on the
             CPU.
         batch: Batch on the CPU.
         precision: Precision of training: "bf16" or "fp32".
@@ -311,7 +310,7 @@ class StateBytes:
     Attributes:
         weights: Bytes of the trained parameters.
         gradients: Bytes of the gradients.
-        optimizer: Bytes of AdamW's two moments. SGD has 0 bytes.
+        optimizer: Bytes of AdamW's two moments, or 0 for SGD.
         average: Bytes of the averaged weights (`training.ema_decay`).
     """
 
@@ -341,11 +340,11 @@ def tensor_bytes(*tensors: Tensor) -> int:
 
 
 def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
-    """Check that training can fit in memory, from shapes of the model and of a few examples.
+    """Check that training can fit in memory. The check uses only shapes and a few examples.
 
     Weights, gradients and optimizer state must fit in the device's memory. The examples of a batch
-    must fit in the CPU's memory. The check does not count activations, for which training needs
-    additional memory. A model whose construction reads values of tensors is not checked.
+    must fit in the CPU's memory. Activations need additional memory, which is not counted. A model
+    is not checked if its construction reads values of tensors.
 
     Raises:
         ValueError: If the memory is too small. The message says which setting to lower.

@@ -33,7 +33,7 @@ NON_FINITE = "non_finite"
 """Name in `Loss.logs` for the number of predictions that are left out because of a non-finite
 loss. If all predictions of a step are left out, the run has diverged."""
 WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
-"""Values of `training.distributed` for a task whose ranks each need a whole model."""
+"""Values of `training.distributed` with which each rank has a whole model."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Add up the losses, the units, and each log of a batch's groups."""
+    """Combine several losses into one, with the sums of their fields."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()
@@ -112,14 +112,12 @@ class Task(ABC):
         unit: Unit of throughput in the plural, such as "tokens".
         whole_model: Reason why each rank needs a whole model, for error messages. `whole_model` is
             "" if ranks may hold shards of the model.
-        ModelConfig: Dataclass of the recipe's section `model`. Only tasks named by import path need
-            this class.
-        DataConfig: Dataclass of the recipe's section `data`. Only tasks named by import path need
-            this class.
+        ModelConfig: Dataclass of the recipe's section `model`. Only your own tasks need it.
+        DataConfig: Dataclass of the recipe's section `data`. Only your own tasks need it.
         model_config: Values of the section `model`.
         data_config: Values of the section `data`.
         seed: Seed of weights, data order, dropout and splits.
-        problems: Examples that had problems. A file of the run lists the names of the examples.
+        problems: Examples with problems, such as damaged files. A file of the run lists them.
     """
 
     primary_metric: str = "loss"
@@ -152,16 +150,16 @@ class Task(ABC):
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
-        """Return weights by name that replace initial weights, such as those of another run."""
+        """Return weights to start from, such as those of another run, by parameter name."""
         return {}
 
     def companion(self) -> nn.Module | None:
         """Return the frozen model that `loss` and `score` use, or None.
 
-        For example, the frozen model is the image tokenizer of a model that predicts image codes.
-        The frozen model is moved to the device of the trained model, is not trained, and is not in
-        checkpoints. `save_assets` must add the weights of the frozen model to the digest, so that a
-        run is not resumed with another frozen model.
+        An example is an image tokenizer, whose codes the trained model predicts. The frozen model
+        is moved to the device of the trained model, is not trained, and is not in checkpoints.
+        `save_assets` must add the weights of the frozen model to the digest, so that a run is not
+        resumed with another frozen model.
         """
         return None
 
@@ -179,7 +177,7 @@ class Task(ABC):
         batches: Iterator[Sequence[Any]],
         gather: Callable[[Tensor], Tensor],
     ) -> None:
-        """Initialise weights that depend on data.
+        """Initialise weights whose initial values depend on training batches.
 
         The training loop calls this method once, before the first step.
 
@@ -187,7 +185,7 @@ class Task(ABC):
             model: Model with initial weights on the device. Gradients are disabled.
             batches: Iterator over the training batches from the first step on, without end. Each
                 batch is the list of this rank's micro-batches, on the device.
-            gather: Function that joins the rows of a tensor from all ranks, on every rank.
+            gather: Function that joins the rows of all ranks, and returns the result on every rank.
         """
         return None
 
@@ -202,9 +200,8 @@ class Task(ABC):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update values without gradients, such as moving averages, after every optimizer step.
 
-        During a step, the forward passes of micro-batches store sums in the model. `end_step` adds
-        up these sums over all ranks by `add_up`. The result must not depend on how a batch is
-        divided.
+        During a step, the forward passes of micro-batches store sums in the model. The function
+        `add_up` adds them over all ranks. The result must not depend on how a batch is divided.
 
         Args:
             model: Model on the device. Gradients are disabled.
@@ -265,30 +262,31 @@ class Task(ABC):
         """Return the model's prediction for each input, as plain values or tensors to print.
 
         Args:
-            model: Model with a run's weights, in evaluation mode. `prepare` has not been called.
+            model: Model with a run's weights, in evaluation mode. The method `prepare` of the task
+                has not been called.
             inputs: Inputs of the model. A task named by import path gets rows of tables, as
                 mappings from column names to values. Values of a .csv file are strings.
         """
         raise NotImplementedError
 
     def save_assets(self, directory: Path) -> Mapping[str, Any]:
-        """Write what a model needs besides weights, and a digest of the data.
+        """Write the files that a model needs besides weights, and a digest of the data.
 
         A run is resumed only if the written files are unchanged.
 
         Args:
-            directory: Folder without files, which becomes the folder `assets` of the run.
+            directory: Empty folder, which becomes the folder `assets` of the run.
 
         Returns:
             Values of the recipe's fields that the data determined, by dotted name. These values
-            suffice to build the model without the data. A path among the values must be inside
+            suffice to build the model without the data. A value that is a path must be inside
             `directory`.
         """
         return {}
 
 
 def task_entry(name: str, kind: type[Task]) -> TaskEntry:
-    """Return the command-line entry of a built-in task, or a new entry for a task in Python."""
+    """Return the command-line entry of a task. A task outside of Magneto gets a new entry."""
     from magneto.tasks import TASKS, TaskEntry
 
     if name in TASKS:
