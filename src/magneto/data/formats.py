@@ -247,9 +247,9 @@ def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path
 def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SILENT) -> Table:
     """Return the table of tar shards.
 
-    Files with the same key (a.jpg, a.cls, a.json) form an example. The columns are "key", media by
-    kind ("image", "mask", "audio"), and values of text and JSON files. Labels and texts are always
-    in the columns "label" and "text". Examples are shuffled over all shards.
+    Files with the same key (a.jpg, a.cls, a.json) form an example. Media are in the columns
+    "image", "mask" and "audio". Further columns are "key" and the fields of JSON files. Labels and
+    texts are always in the columns "label" and "text". Examples are shuffled over all shards.
 
     Raises:
         ValueError: If the shards have no examples.

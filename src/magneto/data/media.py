@@ -43,7 +43,7 @@ class MediaColumn(ABC):
 
     @abstractmethod
     def key(self, number: int) -> str:
-        """Return the name of a medium. A move of the source does not change this name."""
+        """Return the name of a medium. The name stays the same if the source is moved."""
 
     def name(self, number: int) -> str:
         """Return the location of a medium, for messages."""

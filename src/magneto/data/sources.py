@@ -100,7 +100,7 @@ def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
 def named_splits(files: Iterable[Path]) -> set[str]:
     """Return the splits that the records have in the field "split".
 
-    The result is empty if no record has "train" there.
+    The result is empty if no record has "train" in this field.
     """
     found: set[str | None] = set()
     for path in files:

@@ -144,8 +144,8 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 
     The plan returns an array with a row (draw, number) for each example. A global batch has
     `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). An epoch always
-    has `count` rows, so with several copies it has only a part of the examples. Copy i of an
-    example has the draw epoch * repeats + i.
+    has `count` rows, so with several copies it has only a part of the examples. In an epoch, copy
+    number i of an example has the draw epoch * repeats + i.
     """
     # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
     chunk = max(1, batch_size // repeats)
@@ -222,9 +222,9 @@ def in_blocks(
 ) -> Plan:
     """Return a plan that goes through numbered blocks of examples, which may differ in size.
 
-    `block(number)` returns the examples of a block. `size(number)` returns how many they are, or
-    None if only `block` can tell. The first call for a step computes the sizes of all earlier
-    blocks.
+    `block(number)` returns the examples of a block. `size(number)` returns the size of a block, or
+    None if the size is unknown before the block is made. The first call for a step computes the
+    sizes of all earlier blocks.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -265,9 +265,8 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
         order: Numbers of the examples, sorted by length.
         sizes: Array of lengths, (examples, columns). Two columns may be source and target lengths.
         budgets: Limits of a group's padded size, one for each column. The first limits the number
-            of examples times the largest length in column 0. Each further limit includes the
-            largest length in one more column as a factor. A group of one example may exceed the
-            limits.
+            of examples times the largest length in column 0. The second limits this product times
+            the largest length in column 1, and so on. A group of one example may exceed the limits.
     """
     sizes = sizes[order]
     groups, start = [], 0

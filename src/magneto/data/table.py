@@ -123,7 +123,8 @@ class Table:
 
         Args:
             what: Kind of content, such as "label": a key of `COLUMN_ALIASES`, which lists usual
-                column names. The first of these names that the table has is chosen.
+                column names. If the table has several of these names, the first in the list is
+                chosen.
             given: Name from the recipe's field data.WHAT_column. "" means no column, and None means
                 a search among the usual names.
             among: Columns to search (default: all columns).
@@ -232,7 +233,7 @@ def divide(
             validation split of `splits` is used. If `splits` has no validation split, some training
             rows become validation rows.
         fraction: Share of rows to hold out.
-        key: Column for `hold_out`. Rows with the same value there stay together.
+        key: Column for `hold_out`. Rows with the same value in this column stay together.
         counts: Counter that receives the numbers of used and unused rows of test splits.
 
     Raises:
@@ -255,9 +256,9 @@ def hold_out(
     """Divide a table into training and validation rows by the hash of a column.
 
     Rows with the same value stay together. When a table gains rows, old rows usually stay in their
-    part. They may move in two cases. A part that would be empty takes one value from the other
-    part. If fewer than half of the requested rows would be held out, further values are held out,
-    ordered by hash.
+    part. Rows may change their part in two cases. An empty part takes the rows of one value from
+    the other part. If fewer than half of the requested rows would be held out, further values are
+    held out, ordered by hash.
 
     Args:
         table: Table to divide.

@@ -263,8 +263,8 @@ def frequency_sums(
         train: Count of each number in the training data, (size,). The function adds 1 to each
             count.
         asked: Count of each number among the targets, (size,).
-        allowed: True for each number that can be a target, (size,). All others get the probability
-            0.
+        allowed: True for each number that can be a target, (size,). Other numbers get the
+            probability 0.
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)
     present = asked > 0

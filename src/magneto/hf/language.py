@@ -240,8 +240,8 @@ def same_document(begins: Tensor) -> Tensor:
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """Base class of models with a `TextEncoder` in `self.core`.
 
-    A subclass can load a checkpoint of another subclass. Its own head, which has another name, is
-    then new.
+    A subclass can load a checkpoint of another subclass. The head is then new, because the heads of
+    subclasses have different names.
     """
 
     config_class = MagnetoEncoderConfig

@@ -125,7 +125,7 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
 
     Raises:
         ValueError: If a part of a stacked tensor is missing.
-        ValueError: If a tensor is unused, unless the tensor's name matches the regular expression
+        ValueError: If a tensor is unused and its name does not match the regular expression
             `ignored`.
     """
     ours: State = {}
@@ -251,7 +251,7 @@ def choice(theirs: str, yes: Any, no: Any) -> Field:
 
 
 def require(config: Any, **options: Any) -> None:
-    """Raise ValueError unless all options have the required values."""
+    """Raise ValueError if an option does not have the required value."""
     for name, value in options.items():
         found = getattr(config, name, value)
         if found != value:
@@ -276,8 +276,7 @@ def check_round_trip(
 ) -> None:
     """Raise ValueError if conversion to the library and back changes a model's outputs.
 
-    `otherwise` names configuration fields that may differ, because these fields do not affect the
-    outputs.
+    `otherwise` names configuration fields that may change, because they do not affect the outputs.
     """
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)

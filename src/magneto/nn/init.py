@@ -68,7 +68,7 @@ class Projection(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, rows of the weight) for each slice; these rows are views."""
+        """Yield the role and the rows of the weight, as a view, for each slice."""
         parts = self.weight.split([rows for _, rows in self.slices])
         yield from zip((role for role, _ in self.slices), parts, strict=True)
 
@@ -192,8 +192,8 @@ class RMSNorm(nn.RMSNorm):
 def identity(x: Tensor, *others: Tensor) -> Tensor:
     """Return x. This function takes the place of absent norms and other absent modules.
 
-    Most norm slots of a layer are empty. An `nn.Identity` in each of them would make small models a
-    few percent slower.
+    Most norm slots of a layer are empty. An `nn.Identity` in each empty slot would make small
+    models a few percent slower.
     """
     return x
 
@@ -219,5 +219,5 @@ def optional_norm(present: bool, width: int, config: TransformerConfig) -> Part:
 
 
 def slot_norm(config: TransformerConfig, sublayer: Sublayer, slot: Slot, width: int) -> Part:
-    """Build a sublayer's norm at `slot`. Without a norm there, return `identity`."""
+    """Build a sublayer's norm at `slot`, or return `identity` for an empty slot."""
     return optional_norm(slot in config.row.slots(sublayer), width, config)

@@ -275,7 +275,7 @@ class Packing:
         vision_place: Place of each vision token, (vision tokens,), as `row * length + column`.
         language_place: Place of each language token, (language tokens,).
         token: Index of the token at each place, (rows * length,). The indices of language tokens
-            follow those of vision tokens. Padding has the next index after all tokens.
+            follow those of vision tokens. Padding has the index after the last token.
         rows: Number of samples.
         length: Length of a padded row.
         vision_alone: Number of vision tokens in images without text.
@@ -322,8 +322,8 @@ class Packing:
     def first_of_each_kind(self, count: int) -> Tensor:
         """Return the row numbers of the first `count` samples of each kind.
 
-        The kinds are images without text, image-text pairs, and texts without image. If a kind has
-        fewer samples, the rows after them are returned too. The method does not wait for the
+        The kinds are images without text, image-text pairs, and texts without image. For a kind
+        with fewer samples, the next rows are returned as well. The method does not wait for the
         device.
         """
         alone, paired = self.vision_alone, self.language_paired

@@ -371,15 +371,14 @@ ENCODINGS: dict[str, tuple[type[StackPositions], type[LayerPositions]]] = {
     "transformer_xl": (TransformerXLTable, TransformerXLLogits),
     "alibi": (AlibiTable, BiasedLogits),
 }
-"""For each value of the field `positions`, the classes of the two parts: of the stack, and of a
-layer."""
+"""For each value of the field `positions`, the class for the stack and the class for a layer."""
 GRID_ENCODINGS: dict[str, tuple[type[GridEncoding], type[LayerPositions]]] = {
     "relative_bias": (GridIndex, GridBiasLogits),
     "shared_relative_bias": (SharedGridBias, BiasedLogits),
     "rotary": (GridRotaryTable, RotaryLogits),
 }
-"""For each value of the field `grid_positions`, the classes of the two parts: of the stack, and of
-a layer."""
+"""For each value of the field `grid_positions`, the class for the stack and the class for a
+layer."""
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPositions:

@@ -94,8 +94,8 @@ def derived_scales(
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
         cross_gain: Value of v and w in cross-attention. The value is 1 in the text and the code of
-            the paper (arXiv 2210.06423). By default, it is the value of self-attention, as theorem
-            3 assumes.
+            the paper (arXiv 2210.06423). By default, cross-attention has the values of
+            self-attention, as theorem 3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)

@@ -144,9 +144,9 @@ class Placement:
         gated: Kinds of attention with a gate. The gate is the sigmoid of a linear layer with the
             same input as the query projection. The gate multiplies the joined heads elementwise.
             The slot `inside` and the output projection follow the gate.
-        scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
-        gain: Gain of those weights at initialisation.
-        alpha: Weight of the skip connection.
+        scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights are multiplied by `gain`.
+        gain: Function that derives the initial gain from the depth.
+        alpha: Function that derives the weight of the skip connection from the depth.
         first: Separate placement for the lowest layer, or None. Its fields `final`, `scaled` and
             `gain` are ignored.
     """
@@ -177,7 +177,7 @@ class Placement:
                 )
 
     def slots(self, sublayer: Sublayer) -> tuple[Slot, ...]:
-        """Return the slots with a norm in a kind of sublayer."""
+        """Return the slots that hold a norm in sublayers of this kind."""
         return getattr(self, sublayer)
 
     def at(self, layer: int) -> Placement:
@@ -185,7 +185,7 @@ class Placement:
         return self.first if layer == 0 and self.first is not None else self
 
     def sublayer_gain(self, sublayer: Sublayer, depth: Depth) -> float:
-        """Return the initial gain of v, out, fc1 and fc2 in a kind of sublayer."""
+        """Return the initial gain of v, out, fc1 and fc2 in sublayers of this kind."""
         return self.gain(depth) if sublayer in self.scaled else 1.0
 
 

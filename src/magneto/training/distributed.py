@@ -160,7 +160,7 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
 
 @contextmanager
 def training_process(config: TrainingConfig) -> Iterator[World]:
-    """Join the other processes, with threads and memory set for training."""
+    """Connect to the other processes, and configure threads and memory for training."""
     if config.threads:
         torch.set_num_threads(config.threads)
     with join_world(config) as world, keep_freed_memory(world.device):
@@ -441,7 +441,7 @@ def keep_freed_memory(
     """Make malloc keep freed memory for reuse inside the block.
 
     This works only on a CPU with glibc, and only if the environment does not set malloc's
-    thresholds. Yield False if it does not work.
+    thresholds. The context manager yields whether it works.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

@@ -108,12 +108,12 @@ class Task(ABC):
     Attributes:
         primary_metric: Metric that selects checkpoints. The method `summarise` returns a value with
             this name.
-        higher_is_better: Flag for a primary metric whose higher values are better.
+        higher_is_better: True if higher values of the primary metric are better.
         unit: Unit of throughput in the plural, such as "tokens".
         whole_model: Reason why each rank needs a whole model, for error messages. `whole_model` is
             "" if ranks may hold shards of the model.
-        ModelConfig: Dataclass of the recipe's section `model`. Only your own tasks need it.
-        DataConfig: Dataclass of the recipe's section `data`. Only your own tasks need it.
+        ModelConfig: Dataclass of the recipe's section `model`. Only your own tasks need this class.
+        DataConfig: Dataclass of the recipe's section `data`. Only your own tasks need this class.
         model_config: Values of the section `model`.
         data_config: Values of the section `data`.
         seed: Seed of weights, data order, dropout and splits.
@@ -201,7 +201,8 @@ class Task(ABC):
         """Update values without gradients, such as moving averages, after every optimizer step.
 
         During a step, the forward passes of micro-batches store sums in the model. The function
-        `add_up` adds them over all ranks. The result must not depend on how a batch is divided.
+        `add_up` adds these sums over all ranks. The result must not depend on how a batch is
+        divided.
 
         Args:
             model: Model on the device. Gradients are disabled.
