@@ -59,7 +59,7 @@ ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
-    """Extend the name map of one layer to all layers."""
+    """Add the prefix of a stack's layers to the names of tensors in a layer."""
     made: dict[str, str | tuple[str, ...]] = {}
     for mine, their in names.items():
         parts = (their,) if isinstance(their, str) else their
@@ -74,11 +74,11 @@ def qkv(place: str) -> dict[str, tuple[str, ...]]:
 def fairseq_layer(
     outer: str, mlp: str = "ffn.", expert: str = "", letter: str = ""
 ) -> dict[str, str | tuple[str, ...]]:
-    """Return the name map of a layer of fairseq, torchscale, BART, Marian or Kosmos-2.
+    """Return the names of tensors in a layer of fairseq, torchscale, BART, Marian or Kosmos-2.
 
     `outer` is "before" or "after", the position of the norms. `mlp` is the prefix of the
-    feed-forward network's tensors. `letter` is the suffix of a modality in BEiT-3's tensor
-    names. `expert` is the suffix of a modality in Magneto's tensor names.
+    feed-forward network's tensors. `letter` is the suffix of a modality in BEiT-3's tensor names.
+    `expert` is the suffix of a modality in Magneto's tensor names.
     """
     attention, feed_forward = f"self_attention{expert}", f"feed_forward{expert}"
     return {

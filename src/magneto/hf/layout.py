@@ -91,7 +91,7 @@ class Pair:
 
 
 def tensor_pairs(config: Any, names: Names) -> list[Pair]:
-    """Convert a name map to pairs of tensors, with the number of each layer in place of `*`."""
+    """Convert a map of names to pairs of tensors, with the number of each layer in place of `*`."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, TheirTensors):
@@ -371,7 +371,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return the tensors under their full names."""
+        """Return the tensors with the names that the other methods expect."""
         return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
@@ -379,7 +379,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the name map.
+        """Return the map from Magneto's names to the library's names.
 
         `state` is None if Magneto's weights are converted to the library.
         """

@@ -275,9 +275,9 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
 class _Beit3(WeightFormat):
     """Format of a BEiT-3 model.
 
-    Weights with the tensor `mark` have this format. `head` is the name map of the head. `normed`
-    says whether the head has norms. `sizes` maps a field of the configuration to a tensor; the
-    field's value is the tensor's length.
+    Weights with the tensor `mark` have this format. `head` has the names of tensors in the head.
+    `normed` says whether the head has norms. `sizes` maps a field of the configuration to a tensor;
+    the field's value is the tensor's length.
     """
 
     name, placements = "beit3", ("sub",)

@@ -106,7 +106,7 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 def load_pieces(
     pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor | Tensor], where: object
 ) -> None:
-    """Copy this rank's rows of stored tensors into `pieces`, which share memory with the model.
+    """Copy this rank's rows of stored tensors into `pieces`.
 
     `where` is the source's name for error messages.
 

@@ -279,9 +279,9 @@ class Task(ABC):
             directory: Empty folder, which becomes the folder `assets` of the run.
 
         Returns:
-            Values of the recipe's fields that the data determined, by dotted name. These values
-            suffice to build the model without the data. A value that is a path must be inside
-            `directory`.
+            Values of the recipe's fields that the data determined, such as "data.tokenizer". These
+            values suffice to build the model without the data. A value that is a path must be
+            inside `directory`.
         """
         return {}
 
@@ -359,7 +359,7 @@ def write_assets(directory: Path, digest: str, tokenizer: Any = None) -> dict[st
     """Write the digest of a task's data, and the tokenizer if there is one.
 
     Returns:
-        The recipe's field for the tokenizer, by dotted name.
+        Recipe field "data.tokenizer" with its value, or {} without a tokenizer.
     """
     (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
     if tokenizer is None:
