@@ -207,8 +207,8 @@ def config_classes(name: str) -> tuple[type, type]:
     task = task_class(name)
     wanted: list[Any] = [getattr(task, kind, None) for kind in ("ModelConfig", "DataConfig")]
     if not all(map(is_configuration, wanted)):
-        raise ConfigError([f"task {name} must have the classes ModelConfig and DataConfig, made by "
-                           "magneto.fields.configuration"])  # fmt: skip
+        raise ConfigError([f"the class of task {name} needs ModelConfig and DataConfig, two "
+                           "classes decorated with magneto.fields.configuration"])  # fmt: skip
     if missing := sorted(getattr(task, "__abstractmethods__", ())):
         raise ConfigError([f"task {name} must define {', '.join(missing)}"])
     return wanted[0], wanted[1]

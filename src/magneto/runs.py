@@ -213,7 +213,7 @@ def warn_unlearnt(run: Path, progress: Progress) -> None:
     if loss < AT_PLATEAU * level or any(more > MORE_RIGHT for more in gained):
         return
     progress.say(
-        f"warning: the encoder of {run} is at its unigram baseline. Its validation loss is "
-        f"{loss:.3g}, and prediction by frequency has the loss {level:.3g}. Before fine-tuning, "
-        "train the encoder longer or at another learning rate."
+        f"warning: the encoder of {run} is hardly better than its unigram baseline. Its "
+        f"validation loss is {loss:.3g}, and token frequencies alone give {level:.3g}. Before "
+        "fine-tuning, train the encoder longer or at another learning rate."
     )

@@ -91,7 +91,7 @@ def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Pat
     if recipe.data.source not in DRAWN:
         changes = OTHER_DATA.get(recipe.task, {"data.validation_fraction": 0.4})
         other = build_recipe("other", override(recipe.to_mapping(), changes))
-        with pytest.raises(ValueError, match="does not match this recipe and its data"):
+        with pytest.raises(ValueError, match="does not match the recipe and the data"):
             trained(other, tmp_path / "resumed", resume=True)
 
 

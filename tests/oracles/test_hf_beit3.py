@@ -209,7 +209,7 @@ def test_weights_that_do_not_fit_are_named() -> None:
         (classifier | {"extra": torch.ones(1)}, ARGS, "no counterpart of the tensor 'extra'"),
         (lacking, args, r"no beit3\.text_embed\.weight"),
         (state | {table: torch.ones(11, 32)}, args, "8 patches are not a square image"),
-        (state, {}, "heads of a model of width 32"),
+        (state, {}, "heads does not follow from width 32"),
     ):
         with pytest.raises(ValueError, match=words):
             load_weights(given, values)

@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_named() -> None:
         (VIT, "fc_norm.weight", (32,), "norms both before and after pooling"),
         (VIT, "blocks.0.attn.norm.weight", (32,), "norm inside attention needs"),
         (VIT, "norm.weight", (31,), r"final_norm.weight is \(31,\), but"),
-        (BEIT, table, (13, 4), "does not belong to a square image"),
+        (BEIT, table, (13, 4), "has 13 rows, which suits no square image"),
         (BEIT, f"rel_pos_bias.{TABLE}", (12, 4), "both per layer and shared"),
     )
     for form, name, shape, words in added:
@@ -155,7 +155,9 @@ def test_what_does_not_fit_is_named() -> None:
         with pytest.raises(ValueError, match=words):
             form.load(vit, HEADS | args)
     assert [head_count(width, {}) for width in (768, 1280)] == [12, 16]
-    with pytest.raises(ValueError, match=r"heads of a model of width 32. Give --config FILE"):
+    with pytest.raises(
+        ValueError, match=r"heads does not follow from width 32. Give --config FILE"
+    ):
         VIT.load(vit, {})
     with pytest.raises(ValueError, match=r"norm_eps is 0\.0001, but must be 1e-06 or 1e-05"):
         VIT.save(small(placement="pre", norm_eps=1e-4))

@@ -102,7 +102,7 @@ def main(words: Sequence[str]) -> int:
         times = [f"x{values[-1] / values[0]:.2f}" for values in totals.values()]
         powers = [f"{round(power or 0.0, 2) + 0.0:.2f}" for power in exponents.values()]
         lines += [["growth", "", "", *times], ["exponent", "", "", *powers]]
-    title = f"{row.title}: bound on the first model update / (learning rate x width)\n"
+    title = f"{row.title}: bound on the first model update, divided by learning rate x width\n"
     return answer(
         args, value, [title, aligned(lines), "", family.source, *filter(None, [family.note])]
     )
@@ -133,7 +133,7 @@ def read_scales(
         parts *= len(depths)
     if len(parts) != len(depths):
         command.error(
-            f"{option} {text} has scales for {len(parts)} stacks instead of {len(depths)}"
+            f"{option} {text} has scales for {len(parts)} stacks, but the model has {len(depths)}"
         )
     read: dict[Stack, Given] = {}
     for stack, part in zip(depths, parts, strict=True):

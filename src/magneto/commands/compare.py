@@ -108,8 +108,9 @@ def add_measurements(
     from magneto.lab.comparison import measure
 
     try:
-        progress.say("Measuring each row's first update, for a comparison with theory. This takes "
-                     "minutes. The option --no-measurements skips this step.")  # fmt: skip
+        progress.say("Measuring how much one step changes each placement's output, to compare it "
+                     "with theory. This takes minutes. The option --no-measurements skips this "
+                     "step.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]
                   if not row["finished"] + row["missing"]]  # fmt: skip
         comparison["measured"] = measure(folder, sweep, failed, progress)

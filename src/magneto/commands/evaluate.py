@@ -65,8 +65,8 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    what = ("maximum number of batches, questions (--tasks) or sentences per translation direction "
-            "(default: all)")  # fmt: skip
+    what = ("maximum number of batches, of questions with --tasks, or of sentences per direction "
+            "in translation (default: all)")  # fmt: skip
     add("--limit", type=at_least_one, help=what)
     what = ("also write the metrics to RUN/scores/NAME.json for `magneto table` (with --splits: "
             "NAME-SPLIT.json)")  # fmt: skip

@@ -71,10 +71,10 @@ def parser() -> Parser:
     add("--lrs", type=rates, default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help=what)
     what = "seeds for the best and the neighbouring rates (default: 1,2,3; fewer on a short budget)"
     add("--seeds", type=whole_numbers, metavar="N,M", help=what)
-    what = "another recipe field to vary; its values are further rows"
+    what = "another recipe field to vary; each value is a row of the result"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
     what = (
-        "time limit of the ladder, such as 10m: runs are shortened, and text is tokenized as bytes"
+        "time limit of the ladder, such as 10m; runs become shorter, and text is tokenized as bytes"
     )
     add("--budget", type=duration, metavar="TIME", help=what)
     what = "stop a run halfway if two other rates are clearly better"

@@ -118,7 +118,7 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
                  "per GPU; communication fully overlaps with computation"))  # fmt: skip
     if found["assumed"]:
         sizes = ", ".join(f"{name} {value}" for name, value in found["assumed"].items())
-        rows.append(("", f"{sizes} (training takes the values from the data)"))
+        rows.append(("", f"{sizes} (training derives these values from the data)"))
     if not found["steps"]:
         rows.append(("", "the recipe counts epochs: give --examples N to see the hours"))
     memory = f"{found['gpu_memory'] / GB:g} GB"

@@ -58,13 +58,13 @@ def parser() -> Parser:
     add("--steps", type=at_least_one, default=5, help="number of training steps")
     what = "also train for this time (such as 5m), and compare the score with a trivial baseline"
     add("--trial", type=duration, metavar="TIME", help=what)
-    what = ("only measure the change of the output in one step, for these numbers of layers (width "
+    what = ("only measure how much one step changes the output, for these numbers of layers (width "
             "64, random inputs)")  # fmt: skip
     add("--depths", type=sizes, metavar="N,M", help=what)
     what = "stack for --depths: an encoder or a causal decoder"
     add("--stack", choices=("encoder", "decoder"), default="decoder", help=what)
-    what = ("only measure the change of each layer's output, for these widths (coordinate check of "
-            "muP)")  # fmt: skip
+    what = ("only measure how much training changes each layer's output, for these widths "
+            "(coordinate check of muP)")  # fmt: skip
     add("--coordinates", type=sizes, metavar="N,M", help=what)
     what = "seeds for measuring growth with depth (default: 3, or 5 if --depths is given)"
     add("--seeds", type=read_as(NonNegativeInt), metavar="N", help=what)
@@ -198,12 +198,12 @@ def coordinate_lines(
         yield f"No exponent for {', '.join(broken)}: the change is zero or not finite."
     if steep:
         most = max(steep, key=lambda each: each.exponent)
-        yield (f"The change grows with the width in {len(steep)} of {len(found)} outputs. The "
-               f"growth is fastest in {most.name}, as width^{most.exponent:.2f}. A learning rate "
-               f"that suits width {widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
+        yield (f"{len(steep)} of {len(found)} outputs change more at larger width. The growth is "
+               f"fastest in {most.name}, as width^{most.exponent:.2f}. A learning rate that suits "
+               f"width {widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
     elif not broken:
-        yield (f"The change grows at most as width^{FLAT:g} in all outputs. One learning rate may "
-               "suit all these widths.")  # fmt: skip
+        yield (f"No output's change grows faster than width^{FLAT:g}. One learning rate may suit "
+               "all these widths.")  # fmt: skip
 
 
 def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> Iterator[str]:
@@ -270,8 +270,9 @@ def bound_line(theory: Bound) -> str:
     forms = ", ".join(f"{theory.derived[form]:.3g} ({form})" for form in theory.derived)
     measured = next(iter(theory.measured.values()))
     note = f"; {theory.note}" if theory.note else ""
-    return (f"theory for SGD: the update is at most about {forms} x learning rate x width. "
-            f"The factor for the scales of these weights is {measured:.3g}{note}")  # fmt: skip
+    return (f"theory: the first SGD step changes a label's logit by at most about {forms} x "
+            "learning rate x width. With the scales of these weights, the factor is "
+            f"{measured:.3g}{note}")  # fmt: skip
 
 
 def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
@@ -282,7 +283,7 @@ def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
             each = ", ".join(
                 f"{growth_text(part)} under {OPTIMIZERS[part.optimizer]}" for part in parts
             )
-            yield (f"measured: from {low} to {high} layers, the change of {what} in one step grows "
+            yield (f"measured: change of {what} in one step, with {high} layers relative to {low}: "
                    f"{each}")  # fmt: skip
 
 
@@ -313,7 +314,7 @@ def side_by_side(found: Sequence[Diagnosis]) -> Iterator[str]:
         for reason in made.verdict.reasons if made.verdict.level != "sound" else []:
             yield f"{made.placement.title}: {reason}."
     if sound := [made.placement.title for made in found if made.verdict.level == "sound"]:
-        yield f"No problem found: {', '.join(sound)}."
+        yield f"No problem found in {', '.join(sound)}."
 
 
 def growth_tables(
@@ -338,7 +339,7 @@ def growth_tables(
                 lines.append([find_placement(part.placement).title, *map(brief, means),
                               f"x{part.ratio:.2g}", f"{part.exponent:.2f}{width}"])  # fmt: skip
             name = OPTIMIZERS[optimizer]
-            yield f"\nChange of {what} by one step of {name}, divided by the learning rate\n"
+            yield f"\nChange of {what} in one step of {name}, divided by the learning rate\n"
             yield aligned(lines)
     lines = [head]
     for name, forms in bounds.items():
@@ -348,7 +349,10 @@ def growth_tables(
         for form, values in forms.items():
             cells = [brief(values[place]) for place in places]
             lines.append([f"{title}, {form}", *cells, f"x{values[-1] / values[0]:.2g}"])
-    yield "\nTheory: bound on a logit's change by SGD, divided by learning rate x width\n"
+    yield (
+        "\nTheory: bound on the change of a label's logit in one step of SGD, divided by learning "
+        "rate x width\n"
+    )
     yield aligned(lines)
 
 

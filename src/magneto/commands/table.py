@@ -83,10 +83,10 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("folders", nargs="+", type=Path, metavar="RUN", help="runs, or folders of comparisons")
-    add("--preset", choices=list(PRESETS), help="format of one of the paper's tables")
+    add("--preset", choices=list(PRESETS), help="arrange the columns as in a table of the paper")
     what = "add rows for trivial baselines, such as the most frequent class"
     add("--baselines", action="store_true", help=what)
-    what = "weights whose saved scores are shown: best, final, averaged or last"
+    what = "show the saved scores of these weights: best, final, averaged or last"
     add("--weights", default="best", metavar="NAME", help=what)
     add("--paper", action="store_true", help="add the paper's results (preset librispeech)")
     return made.with_json()

@@ -93,7 +93,7 @@ def cut(examples: Any, number: int, parts: int) -> Any:
         return examples[piece_start(number, size, parts) : piece_start(number + 1, size, parts)]
     name, least = min(((key, len(own)) for key, own in examples.items()), key=lambda item: item[1])
     if least < parts:
-        raise ValueError(f"a batch has {least} {name} for {parts} pieces (ranks x "
+        raise ValueError(f"a batch of {least} {name} cannot be split into {parts} pieces (ranks x "
                          "training.gradient_accumulation_steps): raise training.batch_size or "
                          "data.batch_shares")  # fmt: skip
     return {key: cut(own, number, parts) for key, own in examples.items()}

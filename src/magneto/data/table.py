@@ -52,8 +52,8 @@ COLUMN_ALIASES = {
     "statement": ("statement", "sentence", "text", "caption"),
     "truth": ("truth", "label", "answer", "true", "is_true", "target"),
 }  # fmt: skip
-FROM_TEST = "validation rows from the test split"
-TEST_UNUSED = "unused rows of the test split"
+FROM_TEST = "rows of the test split used for validation"
+TEST_UNUSED = "rows of the test split not used"
 # Number of media files whose bytes enter the digest; the others enter by name and size.
 SAMPLED_FILES = 256
 NO_CLASS = -1
@@ -293,6 +293,6 @@ def hold_out(
             chosen[number] = True
     held = chosen[kind]
     if counts is not None and held.sum() > max(HIGHEST_SHARE * wanted, 1):
-        counts[f"rows held out instead of about {wanted:,.0f}, since a few values of {key!r} "
-               "have most of the rows"] += int(held.sum())  # fmt: skip
+        counts[f"rows held out instead of about {wanted:,.0f}, because most rows share a few "
+               f"values of {key!r}"] += int(held.sum())  # fmt: skip
     return table.take(~held), table.take(held)

@@ -508,9 +508,9 @@ def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any)
         or shapes[0][::2] != shapes[1][::2]
         or shapes[0][2] != shapes[2][1]
     ):
-        raise ValueError("encoder (batch, time, joint), predictor (batch, labels + 1, joint) and "
-                         "weight (vocabulary, joint) do not fit: "
-                         f"{shapes[0]}, {shapes[1]}, {shapes[2]}")  # fmt: skip
+        raise ValueError(f"shapes do not fit together: encoder {shapes[0]} (batch, time, joint), "
+                         f"predictor {shapes[1]} (batch, labels + 1, joint), weight {shapes[2]} "
+                         "(vocabulary, joint)")  # fmt: skip
     check_logits((*shapes[0][:2], shapes[1][1], shapes[2][0]), *rest)
 
 
@@ -523,9 +523,9 @@ def check_logits(
         or 0 in size
         or shapes != [(size[0], size[2] - 1), tuple(size[:1]), tuple(size[:1])]
     ):
-        raise ValueError("logits (batch, time, labels + 1, vocabulary), targets (batch, labels), "
-                         "and lengths in frames and in labels (batch,) do not fit: "
-                         f"{tuple(size)}, {shapes[0]}, {shapes[1]}, {shapes[2]}")  # fmt: skip
+        raise ValueError(f"shapes do not fit together: logits {tuple(size)} (batch, time, labels + "
+                         f"1, vocabulary), targets {shapes[0]} (batch, labels), lengths of frames "
+                         f"{shapes[1]} (batch,) and of labels {shapes[2]} (batch,)")  # fmt: skip
     if not 0 <= blank < size[3]:
         raise ValueError(f"blank must be in [0, {size[3]}), not {blank}")
     for name, lengths, most in (("frames", frames, size[1]), ("labels", labels, size[2] - 1)):

@@ -157,7 +157,7 @@ def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
     known = form.ignored if name in (*form.classes, "") else "position_ids$|^pooler|embed_tokens"
     if left := others(found["unexpected_keys"], known or "^$"):
         classes = ", ".join(c for each in FORMATS if each.name == form.name for c in each.classes)
-        raise ValueError(f"{source} is a {name} with tensors {left}, which have no counterpart. "
+        raise ValueError(f"{source} is a {name} with tensors {left}, which Magneto does not know. "
                          f"Supported classes are {classes}.")  # fmt: skip
     return model.state_dict()
 

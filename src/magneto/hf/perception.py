@@ -228,7 +228,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     """Base class of models with a `VisionLanguageEncoder`."""
 
     config_class = MagnetoVisionLanguageConfig
-    hidden_states_advice: ClassVar = "use features(...) of the core's transformer"
+    hidden_states_advice: ClassVar = "call features(...) of the Transformer in model.core"
     main_input_name = "pixel_values"
 
     def read(

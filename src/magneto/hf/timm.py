@@ -66,8 +66,8 @@ def head_count(width: int, args: Mapping[str, Any]) -> int:
     if "num_heads" in args:
         return int(args["num_heads"])
     if width not in HEADS and width % HEAD_WIDTH:
-        raise ValueError(f"unknown number of heads of a model of width {width}. Give --config FILE "
-                         'with {"num_heads": 4}.')  # fmt: skip
+        raise ValueError(f"the number of heads does not follow from width {width}. Give --config "
+                         'FILE with {"num_heads": 4}.')  # fmt: skip
     return HEADS.get(width, width // HEAD_WIDTH)
 
 
@@ -78,7 +78,7 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
     if table is not None:
         side = (math.isqrt(len(table) - 3) + 1) // 2
         if (2 * side - 1) ** 2 + 3 != len(table):
-            raise ValueError("the table of relative positions does not belong to a square image")
+            raise ValueError(f"{TABLE} has {len(table)} rows, which suits no square image")
         return side
     if "img_size" not in args:
         raise ValueError('unknown image size. Give --config FILE with {"img_size": 224}.')

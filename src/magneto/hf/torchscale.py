@@ -221,11 +221,11 @@ def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
     deepnorm = bool(args.get("deepnorm", False)) and not inner
     if inner and not final:
         raise ValueError(
-            f"the {stack} is Post-LN with Sub-LN's inner norms. Magneto has no such placement."
+            f"the {stack} uses Post-LN with Sub-LN's inner norms. Magneto has no such placement."
         )
     if deepnorm and final:
         raise ValueError(
-            f"the {stack} is Pre-LN with DeepNorm's alpha. Magneto has no such placement."
+            f"the {stack} uses Pre-LN with DeepNorm's alpha. Magneto has no such placement."
         )
     if inner:
         return "sub"

@@ -161,7 +161,9 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         if core is None:
             core = self._new_core(values)
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
-            raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not separately")
+            raise ValueError(
+                f"set {', '.join(sorted(beside))} in the dictionary core, not separately"
+            )
         # Reading a directory must run no code of its author's: an import path would.
         if ":" in str(core.get("placement", "")):
             raise ValueError(f"placement {core['placement']!r} is not in the table of placements, "
@@ -213,8 +215,8 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         config = self.shape(**{**self.core, **size, **count})
         for name, held in transformers_sizes(config).items():
             if getattr(self, name) != held:
-                raise ValueError(f"{name} is {getattr(self, name)}, but core has {held}. "
-                                 "Change core instead.")  # fmt: skip
+                raise ValueError(f"{name} is {getattr(self, name)}, but config.core gives {held}. "
+                                 "Change config.core instead.")  # fmt: skip
         return config
 
 

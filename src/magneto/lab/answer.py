@@ -44,7 +44,7 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
     if any(s.missing for s in summaries):
         return "So far there is no rate at which all seeds learned."
     if any(s.finished for s in summaries):
-        return "At no rate did all seeds learn."
+        return "There is no rate at which all seeds learned."
     return "No run learned at any of these learning rates."
 
 
@@ -121,7 +121,8 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
              for s in stable if s.others_failed[0]]  # fmt: skip
     if fails:
         sentences.append(
-            f"Failed runs of additional seeds up to the largest stable rate: {', '.join(fails)}."
+            "At rates up to the largest stable one, runs of additional seeds failed: "
+            f"{', '.join(fails)}."
         )
     sentences += [
         f"{s.title} has its best score at {s.best_learning_rate:g}, above its largest stable rate."

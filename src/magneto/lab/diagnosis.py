@@ -125,8 +125,8 @@ class Trial:
             return f"diverged within {duration}: {self.reason}"
         compared = "no trivial baseline"
         if self.baseline is not None:
-            compared = (f"trivial baseline {self.baseline:.4g}, learned if better than "
-                        f"{self.threshold:.4g}")  # fmt: skip
+            compared = (f"trivial baseline {self.baseline:.4g}; better than "
+                        f"{self.threshold:.4g} counts as learned")  # fmt: skip
         return f"{self.status} after {duration}: {self.metric} {self.score:.4g} ({compared})"
 
 

@@ -57,10 +57,10 @@ QUANTITIES = (
              "gradients at the embedding fall below Adam's epsilon"),
     Quantity("update", "relative update of weights", THRESHOLDS["update"].undecided, True,
              "a step changes the weights by 10 %"),
-    Quantity("update_to_bound", "update over the theory's bound", None, True, ""),
+    Quantity("update_to_bound", "update divided by the theory's bound", None, True, ""),
 )  # fmt: skip
-RATE_MARGIN = Quantity("rate", "largest stable rate over best rate", 1.0, False,
-                       "the best rate is no longer stable")  # fmt: skip
+RATE_MARGIN = Quantity("rate", "largest stable rate divided by best rate", 1.0, False,
+                       "the best rate is above the largest stable rate")  # fmt: skip
 # Priors of the power laws. The best rate is between constant and proportional to 1/size. The loss
 # falls slowly with size. A gap between two rows may grow or shrink. The scatter of stable rates and
 # the spread and scatter of losses are such that 80 % intervals had that coverage on
@@ -408,7 +408,7 @@ def answer(
     """
     rows = prediction["rows"]
     if not rows:
-        return ["No row learned at every size, so there is no forecast."]
+        return ["There is no forecast, because each row failed to learn at some size."]
     base = next(iter(rows))
     first = min(rows, key=lambda row: rows[base]["gaps"][row]["value"] if row != base else 0.0)
     rate, loss = rows[first]["best_rate"], rows[first]["loss"]
@@ -437,16 +437,16 @@ def answer(
 def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[str, Any]]) -> str:
     title = title_of(row)
     if not found:
-        return f"{title}: no quantity was measured that could warn of a failure."
+        return f"{title}: failures cannot be forecast, because nothing with a limit was measured."
     reached = [entry for entry in found if entry["before_target"]]
     one = reached[0] if reached else max(found, key=lambda entry: entry["share"])
     value = (f"{one['title']} {one['value']:.2g} ({one['low']:.2g} to {one['high']:.2g}), limit "
              f"{one['limit']:.2g}, growth as {axis}^{one['exponent']:.2f}")  # fmt: skip
     if reached:
-        return (f"{title}: first expected failure at {axis} {one['size']:.0f}, because "
-                f"{one['trouble']} (at {axis} {size}: {value}).")  # fmt: skip
-    return (f"{title}: no measured quantity reaches its limit by {axis} {size}. The quantity "
-            f"nearest to its limit: {value}.")  # fmt: skip
+        return (f"{title}: the first failure is expected at {axis} {one['size']:.0f}, because "
+                f"{one['trouble']} (forecast for {axis} {size}: {value}).")  # fmt: skip
+    return (f"{title}: every measured quantity stays within its limit up to {axis} {size}. "
+            f"Nearest to its limit is {value}.")  # fmt: skip
 
 
 def trend(law: Mapping[str, float]) -> str:
@@ -471,9 +471,8 @@ def limitations(
 ) -> list[str]:
     lines = []
     if len(rungs) < 3:
-        lines.append(f"Fewer than three sizes ({len(rungs)}) do not determine an exponent. The "
-                     "exponent stays near an assumed value. The intervals include this "
-                     "uncertainty.")  # fmt: skip
+        lines.append(f"With fewer than three sizes ({len(rungs)}), exponents stay near an assumed "
+                     "value, and intervals are wide.")  # fmt: skip
     far = target / rungs[-1]["size"]
     if far > 4:
         lines.append(f"The target is {far:.3g} times the largest trained size. No power law is "
@@ -490,7 +489,7 @@ def limitations(
     for row in rungs[-1]["rows"]:
         failed = [str(rung["size"]) for rung in rungs if not learned(rung, row)]
         if failed:
-            lines.append(f"{title_of(row)} has no forecast, because it learned at no rate at "
+            lines.append(f"{title_of(row)} has no forecast, because it did not learn at "
                          f"{axis} {', '.join(failed)}.")  # fmt: skip
         elif prediction["rows"].get(row) and not prediction["rows"][row]["stable_rate"]:
             lines.append(f"The largest stable rate of {title_of(row)} is unknown, because no rate "
@@ -503,39 +502,38 @@ def limitations(
         if gap["value"] > 0 and losses[other] < losses[row]
     ]
     if disagree:
-        lines.append("For these pairs, the trends of both losses predict one order, and the "
-                     "trend of the difference predicts the opposite order: "
-                     f"{', '.join(disagree)}.")  # fmt: skip
+        lines.append("For these pairs, the forecasts of both losses and of their ratio disagree "
+                     f"on which loss is lower: {', '.join(disagree)}.")  # fmt: skip
     seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
                 default=0)  # fmt: skip
     if seeds == 1:
-        lines.append("One seed gives no measure of noise. The intervals use an assumed noise.")
+        lines.append("One seed gives no measure of noise, so intervals assume a noise level.")
     if seeds:
-        lines.append("Largest stable rates lie between two tested rates. Rates other than the best "
-                     "and its neighbours were tested with a single seed.")  # fmt: skip
+        lines.append("True limits of stable rates lie between two tested rates. Rates other than "
+                     "the best and its neighbours were tested with a single seed.")  # fmt: skip
     near = [f"{title_of(row)} at {rung['size']}"
             for rung in rungs if rung["baseline_loss"]
             for row, found in rung["rows"].items()
             if "loss" in found and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]
             ]  # fmt: skip
     if near:
-        lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's, so they "
-                     "show only which row starts to learn first: "
-                     f"{', '.join(near)}.")  # fmt: skip
+        lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's loss: "
+                     f"{', '.join(near)}. They show only which row starts to learn "
+                     "first.")  # fmt: skip
     return lines
 
 
 def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
     if not entries:
-        return "No size has a forecast that was made before its training."
+        return "No size was forecast before it was trained."
     holds = sum(entry["holds"] for entry in entries)
-    text = (f"Of {len(entries)} values that were forecast before their size was trained, {holds} "
-            "lay in the 80 % interval of the forecast.")  # fmt: skip
+    text = (f"{len(entries)} values were forecast before their size was trained. {holds} of them "
+            "lay in the forecast's 80 % interval.")  # fmt: skip
     rates = [entry for entry in entries if entry.get("trivial_rates")]
     if rates:
         errors = {"forecast": median(entry["off"] for entry in rates)}
         for name in rates[0]["trivial_rates"]:
             errors[name] = median(entry["trivial_rates"][name]["off"] for entry in rates)
         listed = ", ".join(f"{value:.2f} for the {name}" for name, value in errors.items())
-        text += f" The median error factor of the best rate was {listed}."
+        text += f" The median error of the best rate was a factor of {listed}."
     return text

@@ -197,8 +197,8 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
             raise ConfigError([f"{names[recipe]} and {cell.name} are the same run; "
                                "give each value of the grid once"])  # fmt: skip
         if cell.name in names.values():
-            raise ConfigError([f"two runs of the grid would share the directory {cell.name}; give "
-                               "one of them to a separate comparison (--out)"])  # fmt: skip
+            raise ConfigError([f"two runs of the grid have the same directory, {cell.name}; put "
+                               "one of them into a separate comparison (--out)"])  # fmt: skip
         names[recipe] = cell.name
 
 

@@ -493,8 +493,8 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     waiting = sum(len(missing_cells(folder, ladder, size)) for size in sizes)
     open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
     if ladder.capacity and waiting:
-        open_points.append(f"The budget did not allow {waiting} further runs, which would "
-                           "narrow the intervals of best and largest stable rates.")  # fmt: skip
+        open_points.append(f"The budget was too short for {waiting} further runs, which would "
+                           "determine the best and the largest stable rates better.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
         for size in sizes

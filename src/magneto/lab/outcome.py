@@ -137,8 +137,8 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
         return STUCK, f"the loss rose from {first:.4g} to {end:.4g}"
     if not judge.beats_baseline(score):
         return STUCK, (
-            f"{judge.metric} {score:.4g} does not beat the trivial baseline {judge.baseline:.4g} "
-            f"by {MARGIN:.0%} of the distance from the baseline to the best possible score"
+            f"{judge.metric} {score:.4g} is not better than {judge.threshold:.4g}, {MARGIN:.0%} of "
+            f"the way from the trivial baseline, {judge.baseline:.4g}, to the best possible score"
         )
     return FINISHED, ""
 

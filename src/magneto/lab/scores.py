@@ -264,17 +264,17 @@ def check_seeds(runs: Sequence[Measured]) -> None:
     for run in runs:
         others = by_point.setdefault((run.row, run.own, run.point), {})
         if (other := others.get(run.recipe.seed)) is not None:
-            raise ConfigError([f"{other.directory} and {run.directory} both have {run.row} on "
-                               f"{run.own} at {words(run.point)}, seed {run.recipe.seed}; give "
-                               "one of them"])  # fmt: skip
+            raise ConfigError([f"{other.directory} and {run.directory} are the same run: {run.row} "
+                               f"on {run.own} at {words(run.point)}, seed {run.recipe.seed}; give "
+                               "only one of them"])  # fmt: skip
         for other in list(others.values())[:1]:
             mine, theirs = (each.recipe.to_mapping() for each in (run, other))
             found = [f"{name} is {a} and {b}" for name, a, b in differences(mine, theirs)
                      if compared(name)]  # fmt: skip
             if found:
-                raise ConfigError([f"{run.directory} and {other.directory} are not seeds of one "
-                                   f"row ({run.row}, {words(run.point)}): {', '.join(found)}; "
-                                   "omit one of them"])  # fmt: skip
+                raise ConfigError([f"{run.directory} and {other.directory} share a row "
+                                   f"({run.row}, {words(run.point)}), but differ in more than "
+                                   f"the seed: {', '.join(found)}; omit one of them"])  # fmt: skip
         others[run.recipe.seed] = run
 
 

@@ -331,7 +331,7 @@ def theory_of(model: nn.Module) -> Bound:
     stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
     pair = any(isinstance(part, EncoderDecoder) for part in model.modules())
     if len(stacks) != (2 if pair else 1):
-        note = f"no bound is derived for a model of {len(stacks)} stacks"
+        note = f"no bound is derived for a model with {len(stacks)} Transformer stacks"
         return Bound({}, {}, note)
     row = stacks[-1].config.row
     try:

@@ -162,15 +162,15 @@ def _kept(run: ShortRun) -> Finding:
         text = "the variation between positions could not be measured"
     elif level == "sound":
         text = (
-            f"no rank collapse: variation between positions at the top of {len(worst)} layers is "
-            f"{value:.3g} times that of layer 1 (token similarity {percent(similarity)})"
+            f"no rank collapse: at layer {len(worst)}, the variation between positions is "
+            f"{value:.3g} times its value at layer 1 (token similarity {percent(similarity)})"
         )
     else:
         factor = value ** (1 / max(len(worst) - 1, 1))
         text = (
-            f"{'rank' if level == LEVELS[-1] else 'partial rank'} collapse at initialisation: "
-            f"variation between positions at the top of {len(worst)} layers is {percent(value)} of "
-            f"that of layer 1 (x{factor:.2f} per layer; token similarity {percent(similarity)})"
+            f"{'rank' if level == LEVELS[-1] else 'partial rank'} collapse at initialisation: at "
+            f"layer {len(worst)}, the variation between positions is {percent(value)} of its value "
+            f"at layer 1 (x{factor:.2f} per layer; token similarity {percent(similarity)})"
         )
     return Finding("kept", level, value, text)
 
@@ -203,8 +203,8 @@ def _distinct(run: ShortRun) -> Finding:
     level = THRESHOLDS["distinct"].level(value)
     advice = ", a rank collapse in training; lower the peak rate, or try another placement"
     text = (
-        f"after {len(run.peak_steps)} steps at the peak rate, variation between positions is "
-        f"{percent(value)} of the output's mean square{'' if level == 'sound' else advice}"
+        f"after {len(run.peak_steps)} steps at the peak rate, the variation between positions "
+        f"makes up {percent(value)} of the output's mean square{'' if level == 'sound' else advice}"
     )
     return Finding("distinct", level, value, text)
 
@@ -238,8 +238,8 @@ def _attention(run: ShortRun) -> Finding:
         return Finding("attention", "sound", None, "no attention was measured")
     share, logit, name, step = min(shares)
     text = (
-        f"the sharpest attention ({name}, step {step}) has {percent(share)} of the maximum "
-        f"entropy (largest logit {logit:.3g})"
+        f"the sharpest attention ({name}, step {step}) has {percent(share)} of the entropy of "
+        f"uniform attention (largest logit {logit:.3g})"
     )
     return Finding("attention", THRESHOLDS["attention"].level(share), share, text)
 

@@ -117,7 +117,7 @@ class TextTask(Task):
             return make(np.stack(windows), np.array(numbers), np.array(draws))
 
         plan = in_blocks(blocks.windows, batch_size, blocks.count)
-        return BatchStream(plan, make_piece, lambda piece: f"{len(piece)} windows of the stream")
+        return BatchStream(plan, make_piece, lambda piece: f"{len(piece)} windows of tokens")
 
     def _encode(self, texts: list[str]) -> np.ndarray:
         return np.concatenate([part for part, _ in tokenize_documents(texts, self.tokenizer)])

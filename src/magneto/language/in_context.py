@@ -282,7 +282,7 @@ def log_likelihoods(
         for options in questions
         for sequence, scored in zip(options.sequences, options.scored, strict=True)
     ):
-        raise ValueError("each sequence needs a scored token and a token before it")
+        raise ValueError("each sequence needs context tokens, followed by tokens to score")
     likelihoods: list[list[float]] = [[] for _ in questions]
     done = 0
     for batch in _batches(questions, tokens):
@@ -370,9 +370,9 @@ def score_lines(
         shares = (main.mean, main.item_error, main.seed_error, score.chance, *both)
         percent = ("-" if share is None else f"{100 * share:.1f}" for share in shares)
         lines.append(COLUMNS.format(score.suite, score.num_fewshot, *percent, score.items))
-    lines += ["", "Accuracies are in per cent, ± one standard error. Suites with a blank compare "
-              "options by summed log-likelihoods. Suites without a blank compare options by mean "
-              "log-likelihoods per token."]  # fmt: skip
+    lines += ["", "Accuracies are in per cent, ± one standard error. Options are compared by their "
+              "mean log-likelihood per token. In suites of sentences with a blank to fill, the sum "
+              "is compared instead of the mean."]  # fmt: skip
     for score in scores:
         if score.demonstrations < score.num_fewshot or score.truncated:
             lines.append(

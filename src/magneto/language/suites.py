@@ -45,7 +45,7 @@ class Item:
         if not 0 <= self.answer < len(self.contexts):
             raise ValueError(f"the answer is not one of the {len(self.contexts)} options")
         if not all(ending.strip() for ending in self.endings):
-            raise ValueError("the scored text of an option is empty")
+            raise ValueError("an option has no text to score")
 
     @property
     def solved(self) -> str:

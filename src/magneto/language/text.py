@@ -193,9 +193,9 @@ def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts:
         advice = "Give more text, or lower data.max_length."
     else:
         advice = (
-            f"Validation holds out {config.validation_fraction:.0%} of {counts[DOCUMENTS]} whole "
-            "documents, which end at blank lines. Give --data.document line if each line is a "
-            "document. Otherwise give --data.validation_source or a larger "
+            f"Validation takes {config.validation_fraction:.0%} of the {counts[DOCUMENTS]} "
+            "documents. A document ends at a blank line. Give --data.document line if each line "
+            "is a document. Otherwise give --data.validation_source or a larger "
             "--data.validation_fraction."
         )
     raise ValueError(f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence "

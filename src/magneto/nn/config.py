@@ -159,8 +159,8 @@ class TransformerConfig:
         if self.head_dim is None and self.width % self.heads:
             yield f"heads ({self.heads}) must divide width ({self.width})"
         elif row.head_scale == "after_out" and self.width % self.heads:
-            yield (f"placement {row.name!r} scales heads after the output projection: heads "
-                   f"({self.heads}) must divide width ({self.width})")  # fmt: skip
+            yield (f"heads ({self.heads}) must divide width ({self.width}), because placement "
+                   f"{row.name!r} scales heads after the output projection")  # fmt: skip
 
     @rule
     def _key_value_heads_divide(self) -> Iterator[str]:
@@ -191,8 +191,9 @@ class TransformerConfig:
             yield "base_width is missing: parametrization 'mup' needs the width of the tuned model"
         elif any(size * self.base_width % self.width for size in self._sizes_of_width().values()):
             sizes = ", ".join(f"{name} {size}" for name, size in self._sizes_of_width().items())
-            yield (f"base_width ({self.base_width}) does not fit width ({self.width}): these sizes "
-                   f"scale with the width and must stay whole numbers: {sizes}")  # fmt: skip
+            yield (f"base_width ({self.base_width}) does not fit width ({self.width}): multiplied "
+                   "by base_width / width, each of these sizes must be a whole number: "
+                   f"{sizes}")  # fmt: skip
         if getattr(self, "tie_embeddings", False):
             yield ("tie_embeddings must be false: 'mup' scales the output matrix and the embedding "
                    "differently")  # fmt: skip
@@ -296,6 +297,6 @@ class MultiwayConfig(TransformerConfig):
             yield ("positions and grid_positions must be 'none' in a multiway encoder, whose "
                    "embeddings add positions")  # fmt: skip
         if self.windows:
-            yield "windows must be empty in a multiway encoder, whose images have two dimensions"
+            yield "windows must be empty in a multiway encoder, because images have two dimensions"
         if self.encoder_layers is not None:
             yield "encoder_layers must be null in a multiway encoder: set layers"

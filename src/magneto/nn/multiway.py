@@ -236,8 +236,8 @@ class MultiwayEncoder(ProbedStack):
         given = (len(vision), len(language))
         expected = (len(packing.vision_place), len(packing.language_place))
         if given != expected:
-            raise ValueError(f"{given[0]} vision and {given[1]} language tokens do not fit the "
-                             f"packing's {expected[0]} and {expected[1]}")  # fmt: skip
+            raise ValueError(f"the packing expects {expected[0]} vision and {expected[1]} language "
+                             f"tokens, not {given[0]} and {given[1]}")  # fmt: skip
         streams = [
             self.dropout(self.input_norm[name](x))
             for name, x in zip(MODALITIES, (vision, language), strict=True)

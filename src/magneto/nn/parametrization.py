@@ -76,7 +76,8 @@ def check_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
         first = names.setdefault(parameter, name)
         if scales[first] != scales[name]:
             raise ValueError(f"model.parametrization mup: {first} and {name} are tied, but need "
-                             "different scales. Untie them, or use standard.")  # fmt: skip
+                             "different scales. Untie them, or use standard "
+                             "parametrization.")  # fmt: skip
 
 
 def scale_of(

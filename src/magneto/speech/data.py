@@ -263,7 +263,7 @@ def parse_segment(values: Mapping[str, Any]) -> Segment:
     )
     if channel is not None:
         if not re.fullmatch("[0-9]+", str(channel)):
-            raise BadRecord(f"channel {abbreviate(channel)} is not a whole number from 0")
+            raise BadRecord(f"channel must be a whole number, 0 or more, not {abbreviate(channel)}")
         channel = int(channel)
     if start is None and stop is None:
         return Segment(channel=channel)

@@ -141,8 +141,8 @@ def draw_alignment(
     return Figure(
         "alignment",
         "Alignment of labels and frames",
-        f"Transducer lattice of {id} with its reference “{text}”. Blue shows the probability that "
-        "a path passes a node, and the line is the best path. The log-probability is "
+        f"Transducer lattice of {id} with its reference “{text}”. The line is the best path. The "
+        "darker a node, the more probable it is that a path passes it. The log-probability is "
         f"{best:.2f} nats for the best path and {total:.2f} nats for all paths together.",
         as_png(figure),
     )

@@ -98,7 +98,7 @@ class SpeechRecognition(Task):
             return
         self._progress = progress
         import_jiwer()  # raise early if it is missing
-        whose = "the transcripts' tokenizer with blank"
+        whose = "the transcripts' tokenizer and the blank"
         check_vocabulary(self.model_config.vocab_size, self.vocabulary.size, whose)
         for name, why in self.speech.splits.excluded:
             self.problems.record(LEFT_OUT, name, why)

@@ -78,8 +78,8 @@ class Scales:
             values = tuple(given) if isinstance(given, Sequence) else (given,) * sublayers
             if len(values) != sublayers:
                 raise ValueError(
-                    f"{name} has {len(values)} values for {sublayers} sublayers. Give one for all "
-                    "or one per sublayer."
+                    f"{name} must have one value, or one value for each of the {sublayers} "
+                    f"sublayers, not {len(values)} values"
                 )
             parts.append(values)
         return cls(parts[0], parts[1], alpha)
@@ -211,7 +211,7 @@ _DEEPNET = Family(
     signal=lambda v, w, alpha: v * w * alpha,
     backward={"paper": _skip_only},
     skip="alpha",
-    note="an order of growth, which can't be compared with the bounds of Pre-LN and Sub-LN",
+    note="only the order of growth; not comparable with the bounds of Pre-LN and Sub-LN",
 )
 
 Layout = tuple[tuple[Slot, ...], tuple[Slot, ...], str]

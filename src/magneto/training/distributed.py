@@ -150,8 +150,8 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
         sizes = sorted(set(gather_lists([size], world)))
         if len(sizes) > 1:
             raise ValueError(
-                f"hybrid sharding: nodes have {' and '.join(map(str, sizes))} processes. Start the "
-                "same number on each, or set --training.shard_size"
+                f"hybrid sharding: nodes have {' and '.join(map(str, sizes))} processes. Start "
+                "the same number of processes on each node, or set --training.shard_size"
             )
         yield world
     finally:

@@ -312,7 +312,7 @@ def log(state: TrainingState) -> None:
     for step, loss in zip(steps, state.losses, strict=True):
         reason = state.detector.update(loss)
         if step["count"] == 0 and step.get(NON_FINITE, 0) > 0:
-            reason = "no loss of the batch is finite"
+            reason = "every loss in the batch is infinite or NaN"
         if reason:
             state.mark_diverged(reason, step["step"])
     rate, utilisation = state.throughput.read(state.world.world_size)

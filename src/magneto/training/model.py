@@ -161,7 +161,7 @@ def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
             again = drawing.writes.get(storage_of(tensor), [])
             before = building.writes.get(storage_of(tensor), [])
             if not again or before[-len(again) :] != again:
-                return f"{f'{name}.{key}'.lstrip('.')} differs from what reset_parameters gives"
+                return f"reset_parameters does not give the initial {f'{name}.{key}'.lstrip('.')}"
         seen |= held
     return ""
 

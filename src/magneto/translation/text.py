@@ -275,7 +275,7 @@ def select_languages(
 def parallel_sentences(record: Any) -> dict[str, str]:
     found = sentences(record)
     if len(found) < 2:
-        raise BadRecord("no sentences in two languages")
+        raise BadRecord("fewer than two languages have a sentence")
     return found
 
 

@@ -146,8 +146,8 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
         white = torch.ones(PATCHES - len(some), *some.shape[1:])
         rows.append(torch.cat((some, white)))
     numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)
-    caption = (f"Each row shows patches of validation images with the same code. {used} of "
-               f"{count} codes occur. The rows show {len(chosen)} codes, from the most frequent "
+    caption = (f"The patches of a row have the same code. {used} of {count} codes occur in the "
+               f"validation images. The rows show {len(chosen)} codes, from the most frequent "
                f"code to the rarest code that occurs. Numbers of patches, in the order of the "
                f"rows: {numbers}.")  # fmt: skip
     return Figure("codes", "Patches that share a code", caption, tiles(rows))
@@ -162,8 +162,8 @@ def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) 
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
     caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
                "validation patches with its code. The codes leave "
-               f"{100 * error:.0f} % of the variance of the pixels unexplained. Codes are "
-               "not trained to explain the variance of pixels.")  # fmt: skip
+               f"{100 * error:.0f} % of the variance of the pixels unexplained. Training "
+               "does not aim to reduce this share.")  # fmt: skip
     picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
     return Figure("reconstructions", "Reconstructions from codes", caption, picture)
 
@@ -248,7 +248,7 @@ def overlay_figure(
         f"segmentation-{word}",
         f"Segmentation of {last}",
         f"The image, its mask and the model's segmentation. The segmentation is right for "
-        f"{right:.1%} of the pixels that have a class. The legend has each class's share of "
-        "pixels in the mask and the segmentation together.",
+        f"{right:.1%} of the pixels that have a class. The percentages in the legend count "
+        "the pixels of mask and segmentation together.",
         overlay_panels(panels, [mask, answer], names),
     )

@@ -81,7 +81,7 @@ def collect_features(
                 parts.append((layers, batch["labels"][good]))
             progress.update("batches of features", number, None)
         if not parts:
-            raise ValueError("no training image, or no validation image, can be read")
+            raise ValueError("all training images or all validation images are unreadable")
         layers = {name: torch.cat([part[name] for part, _ in parts], 1) for name in parts[0][0]}
         found.append(Features(layers, torch.cat([labels for _, labels in parts]), broken))
     return found

@@ -370,9 +370,9 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     unknown = [name for name in names if name not in numbers]
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
-        raise ValueError(f"the split with {first} has an unknown label: class {unknown[0]!r} is "
-                         f"not one of the {len(classes)} known classes, which come from "
-                         "data.classes or from the training images")  # fmt: skip
+        raise ValueError(f"class {unknown[0]!r} is not one of the {len(classes)} known classes, "
+                         f"in the split with {first}. Known classes come from data.classes or from "
+                         "the training images")  # fmt: skip
     order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
     return replace(table, columns={**table.columns, "label": order[labels.numbers]})
 

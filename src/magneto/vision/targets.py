@@ -387,7 +387,7 @@ def load_targets(
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)
     elif config.codes is None:
-        raise ValueError(f"data.image_tokenizer {name} has no number of codes: set model.codes")
+        raise ValueError(f"data.image_tokenizer {name} needs a number of codes: set model.codes")
     elif name == BUILTIN_TOKENIZER:
         some = islice(batches(), SAMPLED_BATCHES)
         found = PatchTokenizer(config, (b["images"][~b["broken"]] for b in some), seed)

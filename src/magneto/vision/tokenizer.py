@@ -203,7 +203,7 @@ class ImageTokenization(ImageTask):
     initialises the codebook.
     """
 
-    whole_model = "k-means of the codebook runs only the encoder of the image tokenizer"
+    whole_model = "the codebook's k-means runs only a part of the model, the encoder"
     model_config: ImageTokenizerConfig
 
     @cached_property

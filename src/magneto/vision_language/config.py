@@ -171,7 +171,7 @@ class MaskedDataModelConfig(VisionLanguageConfig):
     @rule
     def _norm_is_on_top(self) -> Iterator[str]:
         if self.final_norm == "none":
-            yield "final_norm must be 'placement', because the heads have no norm"
+            yield "final_norm must be 'placement', because the output heads have no norm"
 
 
 @configuration
@@ -237,7 +237,7 @@ class MaskedDataConfig(CaptionDataConfig):
     def _images_are_whole(self) -> Iterator[str]:
         for name in ("augmentation", "image_augmentation"):
             if getattr(self, name).erasing or getattr(self, name).repeats != 1:
-                yield f"{name}: erasing must be 0, and repeats must be 1"
+                yield f"{name}: pre-training needs erasing 0 and repeats 1"
 
 
 @configuration

@@ -86,8 +86,8 @@ def attention_figure(
     share = float(torch.cat(shares).mean())
     caption = (
         "Validation rows with text, the model's answer and the right answer. Beside the image, "
-        "each word has a copy of the image. The less a word attends to a patch, the darker "
-        "the patch is. "
+        "a copy for each word shows what the word attends to: patches with less attention are "
+        "darker. "
         f"Attention is the mean over all heads of layer {layer + 1} of {config.layers}. "
         f"{share:.0%} of the words' attention goes to patches. The remaining attention goes to "
         "words and to the class token."
@@ -141,7 +141,8 @@ def searches_figure(
             panels.append(Panel(rows.pixels(chosen[index]), words))
     caption = (
         f"Left: {shown} captions with their own images. Right: the nearest of {len(chosen)} images "
-        f"by cosine similarity. The nearest image is right for {right} of {shown}."
+        f"by cosine similarity. For {right} of {shown} captions, the "
+        "nearest image is their own."
     )
     picture = image_panels([Section(panels)], 1 + found)
     return Figure("searches", "Images retrieved by captions", caption, picture)

@@ -116,8 +116,8 @@ class Questions(ImageSplits):
                  f"validation {rows}": len(self.validation),
                  "answers": len(self.answers)}  # fmt: skip
         raw, normalised = self.coverage
-        return (f"{self.counts.describe_amounts(parts)}; the answer list covers {raw:.2%} of the "
-                f"annotations, and {normalised:.2%} after normalisation")  # fmt: skip
+        return (f"{self.counts.describe_amounts(parts)}; the answer list contains {raw:.2%} of the "
+                f"annotated answers, and {normalised:.2%} if answers are normalised")  # fmt: skip
 
 
 class QuestionAnswering(PairTask):

@@ -73,8 +73,8 @@ MISTAKES = [
         "--sample: must be 101 to 2,147,483,647, not",
     ),
     ("bound --cross-gain 1", "both --encoder-layers and --decoder-layers"),
-    ("bound --v 1/2", "has scales for 2 stacks instead of 1"),
-    ("bound --v 1,2", "v has 2 values for 24 sublayers"),
+    ("bound --v 1/2", "has scales for 2 stacks, but the model has 1"),
+    ("bound --v 1,2", "each of the 24 sublayers, not 2 values"),
 ]
 
 

@@ -38,10 +38,10 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
     out = printed(capsys, *PROBE, *SMALL, *words, "--seeds", "1", "--steps", "1")
     for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Comparison"):
         assert line in out
-    assert "rank collapse at initialisation: variation between positions" in out
-    assert "No problem found: Sub-LN." in out
-    assert "theory for SGD: the update is at most about 48 (paper)" in out
-    assert "from 3 to 12 layers, the change of a label's logit in one step grows x" in out
+    assert "rank collapse at initialisation: at layer 12, the variation between positions" in out
+    assert "No problem found in Sub-LN." in out
+    assert "theory: the first SGD step changes a label's logit by at most about 48 (paper)" in out
+    assert "change of a label's logit in one step, with 12 layers relative to 3: x" in out
     assert "…" not in out, "nothing is cut off at 80 columns"
 
 
@@ -72,7 +72,7 @@ def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.Capture
     words = ["--model.width", "16", "--model.heads", "2", "--model.ffn_width", "32"]
     words += ["--depths", "2,4", "--placements", "post,peri", "--seeds", "2", "--data", "nowhere"]
     out = printed(capsys, *PROBE, *words, "--out", tmp_path)
-    assert out.count("by one step of") == 4 and "Peri-LN" in out and "none" in out
+    assert out.count("in one step of") == 5 and "Peri-LN" in out and "none" in out
     assert "…" not in out
     found = json.loads((tmp_path / "probe.json").read_text())
     assert len(found["growth"]) == 2 * 4 and len(found["updates"]) == 2 * 2 * 2 * 4
@@ -121,16 +121,19 @@ def test_widths_and_depths_are_in_their_columns() -> None:
     table, _, *lines = coordinate_lines(found, [16, 64], 3)
     assert table.splitlines()[2].split() == ["wide", "1", "2", "width^0.50"]
     assert lines[0].startswith("No exponent for zero: ")
-    assert "in 2 of 4 outputs." in lines[1] and "fastest in top, as width^1.00." in lines[1]
+    assert (
+        lines[1].startswith("2 of 4 outputs change")
+        and "fastest in top, as width^1.00." in lines[1]
+    )
     assert len(lines) == 2 and "suits width 16 is too large at width 64" in lines[1]
-    assert "at most as width^0.2 in all" in [*coordinate_lines(found[:1], [16, 64], 3)][-1]
+    assert "grows faster than width^0.2." in [*coordinate_lines(found[:1], [16, 64], 3)][-1]
     grown = [
         Growth("sub", "label", "sgd", 1.5, 0.25, 8.0, (2.0, 32.0), (2, 8)),
         Growth("sub", "label", "adam", 0.5, math.nan, 2.0, (math.nan, math.nan), (2, 8)),
     ]
     assert list(growth_lines(grown)) == [
-        "measured: from 2 to 8 layers, the change of a label's logit in one step grows x8 [2, 32] "
-        "under SGD, x2 under Adam"
+        "measured: change of a label's logit in one step, with 8 layers relative to 2: "
+        "x8 [2, 32] under SGD, x2 under Adam"
     ]
     updates = [Update("sub", layers, seed, "label", optimizer, value * 4**seed)
                for layers, value in ((2, 1.0), (8, 8.0)) for seed in (0, 1)
@@ -138,7 +141,7 @@ def test_widths_and_depths_are_in_their_columns() -> None:
     bounds = {"sub": {"paper": [3.0, 12.0]}, "peri": {}}
     words = [line.split() for text in growth_tables(grown, updates, bounds, [2, 8])
              for line in text.splitlines()]  # fmt: skip
-    assert " ".join(words[1]).startswith("Change of a label's logit by one step of SGD, divided")
+    assert " ".join(words[1]).startswith("Change of a label's logit in one step of SGD, divided")
     assert words[2] == ["layers", "2", "8", "growth", "exponent"]
     assert words[3] == ["Sub-LN", "2", "16", "x8", "1.50±0.25"]
     assert words[-2:] == [["Sub-LN,", "paper", "3", "12", "x4"], ["Peri-LN", "-", "-", "none"]]

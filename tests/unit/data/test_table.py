@@ -55,8 +55,8 @@ def test_the_share_of_rows_is_near_what_is_asked_for(sizes: list[int]) -> None:
 def test_a_share_far_above_what_is_asked_for_is_said_and_one_value_can_not_be_held_out() -> None:
     counts = Counts()
     hold_out(people(60, 2), 0.1, "speaker", counts)
-    assert counts == {"rows held out instead of about 6, since a few values of 'speaker' have "
-                      "most of the rows": 30}  # fmt: skip
+    assert counts == {"rows held out instead of about 6, because most rows share a few values of "
+                      "'speaker'": 30}  # fmt: skip
     hold_out(people(60, 60), 0.1, "speaker", counts := Counts())
     assert not counts
     with pytest.raises(ValueError, match=r"x has 5 rows with 1 value of 'speaker', too few"):

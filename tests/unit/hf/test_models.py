@@ -194,7 +194,7 @@ def test_other_attention_and_a_size_outside_the_core_are_refused(tmp_path: Path)
         load(tmp_path, attn_implementation="eager")
     with pytest.raises(ValueError, match="attn_implementation must be 'sdpa', not 'eager'"):
         model.set_attn_implementation("eager")
-    with pytest.raises(ValueError, match="hidden_size is 32, but core has 16"):
+    with pytest.raises(ValueError, match=r"is 32, but config\.core gives 16"):
         load(tmp_path, hidden_size=32)
 
 

@@ -20,7 +20,7 @@ GRID = {PLACEMENT: ["pre", "sub"], RATE: [1e-3], SEED: [1]}
 def test_one_run_twice_is_no_second_seed(tmp_path: Path) -> None:
     for fields, answer in (
         ({RATE: [1e-3, 1e-3]}, "are the same run"),
-        ({"model.pretrained": ["a/b", "a_b"]}, "would share the directory pretrained=a_b"),
+        ({"model.pretrained": ["a/b", "a_b"]}, "have the same directory, pretrained=a_b"),
         ({"model.layers": ["6", "06"]}, "are the same run"),
     ):
         more = {key: values for key, values in GRID.items() if key not in fields}

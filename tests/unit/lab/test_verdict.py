@@ -82,7 +82,7 @@ def test_the_worst_stack_counts() -> None:
     other[1] = replace(other[1], distinct_rms=0.08)
     assert kept_share([*other, layer(0), layer(1)]) == pytest.approx(0.01)
     text = finding(run(layer(1), layer(2), *other), "kept")[2]
-    assert "at the top of 2 layers" in text
+    assert "at layer 2, the variation" in text
     # One that is not finite is the worst, wherever it stands.
     broken = [replace(part, distinct_rms=math.nan) for part in other]
     assert math.isnan(kept_share([*broken, layer(0), layer(1)]))

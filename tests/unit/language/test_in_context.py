@@ -154,7 +154,7 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
         ("winogrande", GRANDE, GRANDE | {"sentence": "Not one."}, "record 2: .* has no blank"),
         ("winograd", HUB, HUB | {"pronoun_loc": 3}, "record 2: .* no 'it' at pronoun_loc 3"),
         ("hellaswag", ASKED, ASKED | {"label": -1}, "record 2: .* not one of the 2"),
-        ("hellaswag", ASKED, ASKED | {"choices": ["b", " "]}, "record 2: .*option is empty"),
+        ("hellaswag", ASKED, ASKED | {"choices": ["b", " "]}, "record 2: .*no text to score"),
         ("winogrande", GRANDE, {"sentence": "a _ b"}, "record 2: no field 'option1'.*option2"),
         ("winogrande", GRANDE, "{", "line 2: not JSON"),
         ("winogrande", GRANDE, "[" * 200_000, "line 2: nested too deeply"),
@@ -325,7 +325,7 @@ def test_neither_batches_nor_chunks_of_logits_matter(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("scored", [0, 3])
 def test_an_option_has_scored_tokens_and_one_before_them(scored: int) -> None:
-    with pytest.raises(ValueError, match="a scored token and a token before it"):
+    with pytest.raises(ValueError, match="needs context tokens, followed by tokens to score"):
         log_likelihoods(model(), [OptionTokens(([1, 2, 3], [1, 2, 4]), (2, scored))])
 
 

@@ -311,7 +311,7 @@ def test_impossible_configurations(changes: dict, words: str) -> None:
 
 def test_a_packing_of_other_tokens_is_refused() -> None:
     vision, language, packing = tokens(MIXED)
-    with pytest.raises(ValueError, match="20 vision and 20 language tokens do not fit"):
+    with pytest.raises(ValueError, match="21 language tokens, not 20 and 20"):
         multiway()(vision, language[1:], packing)
 
 

@@ -256,7 +256,7 @@ def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(
     rows = [row for row in read_metrics(tmp_path / "run") if "loss" in row]
     assert rows[-1][NON_FINITE] > 0 and all(row["loss"] > 0 for row in rows)
     result = train(broken(tuple(range(12))), TRAINING, tmp_path / "none", seed=1)
-    assert result.status == "diverged" and result.reason == "no loss of the batch is finite"
+    assert result.status == "diverged" and "every loss in the batch is" in result.reason
     assert (tmp_path / "none" / "diverged" / "batch.safetensors").exists()
 
 

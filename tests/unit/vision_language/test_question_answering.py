@@ -346,7 +346,7 @@ def test_a_question_about_a_missing_image_has_no_answer(tmp_path: Path) -> None:
     task.prepare(progress)
     assert f"2 {MISSING}" in progress.lines[0] and f"2 {LOST}" in progress.lines[0]
     assert "10 training questions, 12 validation questions, 4 answers" in progress.lines[0]
-    assert "covers 85.00% of the annotations, and 100.00% after normalisation" in progress.lines[0]
+    assert "85.00% of the annotated answers, and 100.00% if answers" in progress.lines[0]
     given = task.given_answers(predicted(task, task.build_model()))
     assert {answer for number, answer in given if number in (10030, 10031)} == {""}
 

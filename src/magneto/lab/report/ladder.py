@@ -81,19 +81,19 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
     head = ["", *map(str, found["sizes"]), f"{found['target']} (forecast)", "exponent of size"]
     for name, heading, shown, note in (
         ("rate", "Learning rate", RATES,
-         "The best rate is the vertex of a parabola in the logarithm of the rate, with a bootstrap "
-         "interval over seeds. Every run learned from the best rate up to the largest stable rate. "
-         "Intervals have a probability of 80 %. A forecast's interval is for the measured "
-         "value, not for the fitted law."),
+         "The best rate is the minimum of a parabola, fitted to the loss over the logarithm of the "
+         "rate. Its interval is a bootstrap over seeds. At the tested rates between the best and "
+         "the largest stable rate, all runs learned. Intervals are 80 % intervals. A forecast's "
+         "interval is that of a new measurement."),
         ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
-         "Sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus "
-         "the smallest loss (arXiv 2309.14322). Sensitivity is measured with the first seed, over "
-         "the range of rates that was tested at all sizes."),
+         "Sensitivity is the mean loss over the logarithm of the learning rate, minus the smallest "
+         "loss (arXiv 2309.14322). Losses are capped at the initial loss. The first seed and the "
+         "range of rates tested at all sizes are used."),
         ("trouble", "First expected failure", MEASURED,
-         "Each value is the largest over a few steps (the smallest for the gradient) at the best "
-         "tested rate, as geometric mean over seeds. The update over the theory's bound is the "
-         "change of a label's logit by one SGD step at initialisation, divided by its bound."),
+         "Each value is the largest of a few steps at the best tested rate. For the gradient, it "
+         "is the smallest. Values are geometric means over seeds. The update that is divided by "
+         "the theory's bound is the change of a label's logit in one SGD step at initialisation."),
     ):  # fmt: skip
         known = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
         rows = [line for key, title in known for line in table_lines(found, key, title)]
@@ -109,8 +109,8 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
 
 def baseline_note(found: Found) -> str:
     last = found["rungs"][-1]
-    note = ("The loss is the validation loss at the parabola's minimum. "
-            "Rows are compared seed by seed. ")  # fmt: skip
+    note = ("The loss is the validation loss at the best rate, where the fitted parabola has its "
+            "minimum. Comparisons of rows are paired by seed. ")  # fmt: skip
     if not last.get("baseline_loss"):
         return note
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
@@ -186,7 +186,7 @@ def gap_lines(found: Found) -> Iterator[list[str]]:
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
         yield [f"{found['rows'][row]}, loss relative to {found['rows'][first]}",
                *map(percent, measured), ends,
-               f"{per_e[0]} ({per_e[1]} to {per_e[2]}) per factor e of size"]  # fmt: skip
+               f"{per_e[0]} ({per_e[1]} to {per_e[2]}) per e-fold size"]  # fmt: skip
 
 
 def held_out_section(found: Found) -> Section:

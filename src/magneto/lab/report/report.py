@@ -188,7 +188,7 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
     """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
-    more = f" ({len(near)} at each row's best rate and its neighbours)"
+    more = f" ({len(near)} at the best and neighbouring rates of each row)"
     return counted(everywhere, "seed") + (more if len(near) > len(everywhere) else "")
 
 
