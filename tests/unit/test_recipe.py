@@ -14,6 +14,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names, recipe_path
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
+from magneto.training.model import FillRecorder
 from tests.shrunken import shrunken
 
 # Millions of parameters of Pre-LN, and what Sub-LN adds, by the arithmetic of the papers' tables.
@@ -43,7 +44,7 @@ SHRINK = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
 
 def parameters(name: str, placement: str) -> float:
     recipe = load_recipe(name, {"model.placement": placement})
-    with torch.device("meta"):
+    with torch.device("meta"), FillRecorder():
         model = recipe.build_task().build_model()
     return sum(parameter.numel() for parameter in model.parameters()) / 1e6
 

@@ -74,7 +74,7 @@ BYTES_LOOKED_AT = 100
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WORD_MEMBERS = {"cls": "label", "txt": "text", "caption": "text"}
 # Place of a missing member. Places in shards are (shard number, first byte, size in bytes).
-NO_PLACE = (-1, 0, 0)
+NO_PLACE = (-1, 0, -1)
 # Largest text or JSON member, in bytes.
 WORDS_BYTES = 1 << 20
 UNREAD_WORDS = "unreadable text or JSON members"

@@ -195,7 +195,7 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
             own = own_tensors(module)
             fresh = {key: tensor for key, tensor in own.items() if id(tensor) not in initialised}
             if fresh:
-                torch.manual_seed(module_seed(seed, name))
+                torch.default_generator.manual_seed(module_seed(seed, name))
                 draw_module(module, own, fresh)
                 initialised |= {id(tensor) for tensor in fresh.values()}
 

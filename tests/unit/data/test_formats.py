@@ -99,6 +99,7 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
     assert [table[n]["audio"].read() for n in (0, 1, 3)] == [b"sound", b"more", b"cut off"]
     column = table.columns["audio"]
     assert column.present().tolist() == [True, True, False, True]
+    assert column.sizes().tolist() == [5, 4, -1, 7]
     assert Members(column.shards, column.keys, column.places[::-1]).state() != column.state()
     assert (table[3]["mask"].read(), table[3]["image"].read()) == (b"where", b"what")
     content, counts = source.read_bytes(), Counts()
