@@ -110,7 +110,7 @@ TASKS = {
 
 
 def command(verb: str, run: Path) -> str:
-    """Return the command line of a verb for a run."""
+    """Return a command line, such as "magneto evaluate RUN" for the verb "evaluate"."""
     first, _, further = verb.partition(" ")
     place = shlex.quote(str(run))
     words = (verb, place) if first == "train" else (first, place, further)

@@ -1,8 +1,8 @@
 """Conclusions of a comparison, written as sentences.
 
-The first conclusion names the row with the best score, and says whether the lead is significant. A
-row is a placement with one value of each further field of the grid. Welch's t test over seeds
-decides at 5 % whether two means differ significantly, with Holm's correction for all pairs of rows.
+The first conclusion names the row with the best score, and says whether the lead is significant.
+The runs of a row differ only in learning rate and seed. Welch's t test over seeds decides at 5 %
+whether two means differ significantly, with Holm's correction for all pairs of rows.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
     """Return whether there are too few seeds to test the row with the best score.
 
-    A test is impossible if the row with the best score has one seed. A test is also impossible if
-    every other ranked row has one seed.
+    The test needs two seeds of this row, and two seeds of another ranked row if there is one.
     """
     if not ranked or len(summaries) < 2:
         return False

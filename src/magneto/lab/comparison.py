@@ -32,7 +32,7 @@ DEPTHS = (6, 12, 24, 48)
 # More seeds than inputs (samples), because updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
-"""Configuration (with one layer) and kind of the stack whose updates are measured."""
+"""A stack to measure: its configuration with one layer, and its kind (encoder or decoder)."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Trial:
 
 
 def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None) -> Trial:
-    """Train for `seconds` (at least one step), evaluate, and apply the criteria of a comparison."""
+    """Train for `seconds` (at least one step), evaluate, and judge the run as in a comparison."""
     task = recipe.build_task()
     limit = recipe.training.evaluate_limit or BATCHES
     config = replace(

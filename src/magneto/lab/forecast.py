@@ -105,8 +105,8 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
 
     At the best rate, every seed learned. A rate above the best rate is stable if all runs from the
     best rate up to this rate learned. If the budget ended early, neighbouring rates have fewer
-    seeds than the best rate. The losses of the best rate and of its neighbours are then averaged
-    over the first seeds that all these rates have.
+    seeds than the best rate. Mean losses then use only the seeds that the best rate and its
+    neighbours share.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
@@ -152,9 +152,8 @@ def shared_seeds(
     """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
-    the lowest mean loss. The best rate and the neighbouring rates in `good` must have runs of the
-    first n seeds. The number of seeds is the largest possible n. Return None if no rate in `good`
-    has a run of the first seed.
+    the lowest mean loss. The shared seeds are the first seeds that ran at the best rate and at its
+    neighbours in `good`. Return None if no rate in `good` has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -209,9 +208,9 @@ def sensitivity(
 ) -> float | None:
     """Return the learning-rate sensitivity (arXiv 2309.14322) over the rates from `low` to `high`.
 
-    The sensitivity is the mean loss over log-uniform rates, minus the smallest loss. Losses are
-    capped at the initial loss. The loss is interpolated linearly between tested rates. In the
-    sensitivity, a run without a final loss counts with the initial loss of the run.
+    The sensitivity is the mean loss over log-uniform rates, minus the smallest loss. Between tested
+    rates, the loss is interpolated linearly. Losses are capped at the initial loss. A run without a
+    final loss counts with its initial loss.
     """
     points = []
     for cell in cells:
@@ -366,7 +365,7 @@ def expected_failures(
 ) -> list[dict]:
     """Return the quantities with a limit, sorted by the size at which the limit is reached.
 
-    `laws` is the entry of one row in the result of `forecast` for the target size, `size`.
+    `laws` is the entry of one row in the result of `forecast`. `size` is the target size.
     """
     watched = {one: laws["measured"][one.name] for one in QUANTITIES
                if one.name in laws["measured"]}  # fmt: skip
@@ -403,8 +402,8 @@ def answer(
 ) -> list[str]:
     """Return the forecast for the target size as sentences, the main sentence first.
 
-    For each row, the forecast has the ratio of the row's loss to the first row's loss. The two
-    losses of a ratio have the same seed. The best row has the lowest ratio.
+    Rows are compared by the ratio of their loss to the first row's loss with the same seed. The
+    best row has the lowest forecast of this ratio.
     """
     rows = prediction["rows"]
     if not rows:

@@ -91,7 +91,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
     Nothing is written.
 
     Returns:
-        The given sweep, plus the `further` cells of the sweep in the folder.
+        The given sweep, to which the `further` cells of the folder's sweep are added.
 
     Raises:
         ConfigError: If a recipe is wrong or was edited, or if a run is repeated.
@@ -172,7 +172,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 
 
 def refuse_several_data(sweep: Sweep) -> None:
-    """Refuse a grid over fields of the data.
+    """Refuse a grid whose runs would be scored on different data.
 
     A grid over augmentation is allowed, because augmentation changes only training data.
     """
@@ -203,7 +203,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a sweep that differs from the folder's sweep, except for added values of the grid."""
+    """Refuse a sweep, unless it equals the folder's sweep or only adds values to its grid."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]

@@ -105,7 +105,7 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
     """Return the values of the model's fields at one size.
 
     The feed-forward width and the number of heads scale with the width, and the head width stays
-    constant. A depth is the number of layers of every stack.
+    constant. With the axis "depth", `size` is the number of layers of each stack.
 
     Raises:
         ConfigError: If the width is not a multiple of the head width, or if the model is no
@@ -129,7 +129,7 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 
 
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
-    """Write a ladder's specification, or add sizes and seeds to the one in the folder.
+    """Begin a ladder in `folder`, or add sizes and seeds to the ladder there.
 
     `prepare` measures the duration of runs, and fits the ladder to the budget. The function
     `prepare` is called for a new ladder and for new sizes. `prepare` is also called
@@ -200,11 +200,12 @@ def fit_budget(
 
     `timed` has two numbers for each size: the seconds of a step, and the seconds that a run needs
     besides its steps. If `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps,
-    seeds are dropped to make runs longer. A ladder that has begun keeps its number of steps.
+    seeds are dropped to make runs longer. If the ladder already has a number of steps, this number
+    stays.
 
     Raises:
-        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps. If the recipe has fewer
-            than `LEAST_STEPS` steps, the limit is the recipe's number of steps.
+        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, and also fewer than the
+            recipe's steps.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -268,7 +269,7 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
 
 
 def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
-    """Add the next runs to the comparison at one size. Return None if no run is left.
+    """Add the next runs to the comparison at one size. Return None if there are no more runs.
 
     A lock on the folder keeps machines from overwriting each other's cells.
     """
@@ -356,7 +357,7 @@ def next_cells(
     stable: float | None = None,
     every_seed: bool = False,
 ) -> list[tuple[float, int]]:
-    """Return a row's next runs as pairs of learning rate and seed; [] if the row is finished.
+    """Return a row's next runs, each as (learning rate, seed); [] if there are no more runs.
 
     The runs of a row have three stages. In stage 1, the rates in `start` run with the first seed,
     or with every seed if `every_seed` is true. In stage 2, the best rate and the neighbouring rates
@@ -435,8 +436,8 @@ def nearest(rate: float, rates: Sequence[float] = RATES) -> float:
 def beside(rate: float, step: int) -> float:
     """Return the nearest rate in `RATES` that is larger or smaller by a factor of at least 1.5.
 
-    Step 1 searches the larger rates, and step -1 the smaller rates. If no rate is left, the result
-    is infinity for step 1 and 0 for step -1.
+    The result is larger than `rate` if `step` is 1, and smaller if `step` is -1. If `RATES` has no
+    such rate, the result is infinity or 0.
     """
     far = [other for other in RATES if step * math.log(other / rate) >= math.log(1.5)]
     return nearest(rate, far) if far else max(0.0, step * math.inf)
@@ -447,7 +448,7 @@ def afforded(
 ) -> list[dict[str, Any]]:
     """Return the runs that a size's share of the budget allows, in the order of seeds.
 
-    Until a run of the size has finished, all runs with the first seed are allowed.
+    While no run of this size has finished, all runs with the first seed are allowed.
     """
     if ladder.capacity is None or not cells:
         return cells

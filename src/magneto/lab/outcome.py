@@ -60,7 +60,7 @@ class Judge:
 
     @classmethod
     def of(cls, task: Task, limit: int | None) -> Judge:
-        """Return a task's criterion. The baseline is measured on `limit` batches (None: all)."""
+        """Measure the task's baseline on `limit` batches (None: all), and return the criterion."""
         metric = task.primary_metric
         return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
 
@@ -116,10 +116,9 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not learned if the
     final loss is not below the initial loss.
 
-    If the score is the validation loss, the final loss is the validation loss. The training loss is
-    not used, because dropout can keep the training loss low despite a rank collapse. If the score
-    is another metric, the final loss is the lower of training loss and validation loss. An
-    overfitted classifier has learned, although its validation loss is high.
+    The final loss is the validation loss, or the training loss if that is lower: an overfitted
+    classifier has learned, although its validation loss is high. If the score is the validation
+    loss, the training loss does not count, because dropout can keep it low despite a rank collapse.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -353,8 +352,7 @@ def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
     """Return the learning-rate sensitivity (arXiv 2309.14322) as a mean over seeds.
 
     The sensitivity of one seed is the mean final loss over the rates, minus the smallest final
-    loss. Losses are capped at the initial loss. In the sensitivity, a diverged run counts with the
-    initial loss of the run.
+    loss. Losses are capped at the initial loss. A diverged run counts with its initial loss.
     """
     found = []
     for seed in seeds:

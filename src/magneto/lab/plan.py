@@ -43,11 +43,11 @@ CLASSES, ANSWERS, CODES = 2, 3129, 8192
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
-    """Return recipe fields with which model, largest batch and loss can be built without data.
+    """Return values for recipe fields, so that model, batch and loss can be built without data.
 
     Sizes that depend on data are taken from the configuration or assumed. A tokenizer that training
-    would build is assumed to have its maximum number of tokens. An image tokenizer is replaced by
-    one that needs no weights.
+    would build is assumed to have its maximum number of tokens. Random codes replace those of an
+    image tokenizer.
     """
     model, data, found = recipe.model, recipe.data, dict[str, Any]()
     if hasattr(data, "tokenizer"):

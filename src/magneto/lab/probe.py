@@ -41,7 +41,7 @@ EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 @dataclass
 class LayerRecorder:
-    """Records the latest values of one layer, for each quantity and each module of the layer."""
+    """Records one layer: the latest value of each quantity in each of the layer's modules."""
 
     module: nn.Module
     stack: ProbedStack
@@ -157,8 +157,8 @@ class LayerReading:
         entropy_share: Mean ratio of the entropy to its maximum over the same queries: 1 for uniform
             attention, 0 for attention to one key.
         distinct_rms: Variation between positions: the RMS of the output after subtraction of the
-            mean over a sample's positions. A stack with several modalities subtracts a mean for
-            each modality. Padded positions are included, unless tokens are packed.
+            mean over a sample's positions. If a stack reads several modalities, each modality has
+            its own mean. Padded positions are included, unless tokens are packed.
     """
 
     name: str
@@ -173,7 +173,7 @@ class LayerReading:
 
     @property
     def token_similarity(self) -> float | None:
-        """Share of the mean over positions in the output's mean square; 1 means rank collapse."""
+        """Share of the output's mean square that all positions have in common; 1: rank collapse."""
         if self.activation_rms is None or self.distinct_rms is None or not self.activation_rms:
             return None
         return 1 - (self.distinct_rms / self.activation_rms) ** 2
@@ -287,10 +287,10 @@ class Trouble:
 def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
     """Find the first layer whose values are not finite or whose activations are too large.
 
-    `limit` is the number format whose range is checked, "fp16" or "bf16". Activations must not
-    exceed half the range of this format. Activations and updates fail first in low layers, so the
-    check of activations and updates begins with the first layer. Gradients are checked from the
-    last layer to the first.
+    `limit` is a number format, "fp16" or "bf16". Activations are too large if they exceed half the
+    range of the format. Activations and updates fail first in low layers, so the check of
+    activations and updates begins with the first layer. Gradients are checked from the last layer
+    to the first.
     """
     half = LIMITS[limit] / 2
     for reading in readings:
@@ -341,7 +341,7 @@ class ProbeHook:
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:
-        """Write the measurements of a measured step. Add hooks if the next step is measured."""
+        """Write the measurements if this step was measured. Add hooks if the next step will be."""
         if self.probe is None:
             self.probe = Probe(unwrap(state.model))
             path = state.run / PROBE_FILE

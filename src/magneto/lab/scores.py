@@ -2,8 +2,8 @@
 
 The columns contain scores on a run's own validation data, and scores on other data. Scores on other
 data are measured without further training. `magneto evaluate RUN --keep NAME` stores scores on
-other data. The run's folder `scores` may also hold the results of a leaderboard. If the same NAME
-occurs for models with different training data, each training data set gets a column.
+other data. The run's folder `scores` may also hold the results of a leaderboard. Scores with the
+same NAME share a column only if the models have the same training data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "tr
 Point = tuple[tuple[str, Any], ...]
 """Pairs of a field's dotted name, such as "model.layers", and the field's value."""
 Found = tuple[Path, Recipe, Point]
-"""The file of a run's result, its recipe, and its grid point."""
+"""Result file, recipe and grid point of a run."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
     Scores of `magneto evaluate --keep` must be measured on the weights that `weights` names.
 
     Raises:
-        ValueError: If a file is damaged, a run appears twice, or the preset does not allow a run's
-            task. The message names the run or the file.
+        ValueError: If a file is damaged, a run appears twice, or the table's preset excludes a
+            run's task. The message names the run or the file.
         ValueError: If the runs of a table row differ in more than the seed.
     """
     found = [run for folder in folders for run in runs_in(folder)]
@@ -281,8 +281,8 @@ def check_seeds(runs: Sequence[Measured]) -> None:
 def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Rename columns so that no column mixes scores of models that were trained on different data.
 
-    A column's name gets a prefix in two cases: runs on different data share the name, or a run's
-    own column has the name. The prefix names the data on which the run was trained.
+    An ambiguous name gets a prefix, which names the training data. A name is ambiguous if models
+    with different training data share it, or if a column of own validation scores has it.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

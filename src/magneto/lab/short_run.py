@@ -44,10 +44,10 @@ PEAK_STEPS = 12
 
 @dataclass(frozen=True)
 class FirstStep:
-    """A trial of the first step from initialisation at one learning rate.
+    """Result of the first training step, tried at one learning rate.
 
     Attributes:
-        learning_rate: The rate of the trial, whatever the schedule.
+        learning_rate: Rate of this step, independent of the schedule.
         loss: Loss after the step, on a part of the step's batch.
         moved: Norm of the change of the last stack's output, divided by the output's norm.
         update: Norm of the change of a layer's weights, divided by the norm of the weights, as a
@@ -65,7 +65,7 @@ def peak_rate(config: TrainingConfig) -> float:
 
 
 def first_piece(task: Task, config: TrainingConfig, seed: int) -> Any:
-    """Return a part of the first micro-batch, or the whole of an indivisible micro-batch."""
+    """Return a part of the first micro-batch, or all of it if it can't be divided."""
     whole = config.gradient_accumulation_steps
     try:
         parts = min(CUTS * whole, config.batch_size)
@@ -183,7 +183,7 @@ class ShortRun:
     def at_rate(self, rate: float) -> FirstStep:
         """Return the trial of the first step at `rate`.
 
-        `first_steps` must contain a trial at `rate`.
+        `rate` must be one of the tried rates.
         """
         return next(t for t in self.first_steps if math.isclose(t.learning_rate, rate))
 
@@ -206,7 +206,7 @@ def short_run(
     """Take and measure the first `steps` steps (at least 1) of training.
 
     The task must be prepared. `model` must be a result of `initial_model`, and is trained in place.
-    The first step is also tried at `rates` and at the peak rate, unless `rates` is ().
+    Unless `rates` is empty, the first step is also tried at all `rates` and at the peak rate.
 
     Raises:
         ValueError: If the model has no stack, or no learning rate is set.
@@ -252,10 +252,9 @@ def short_run(
 def steps_at_peak(
     task: Task, config: TrainingConfig, *, seed: int, steps: int, progress: Progress = SILENT
 ) -> list[StepReading]:
-    """Take and measure the first steps of training at a constant rate, the schedule's peak rate.
+    """Measure the first training steps with a constant rate, the schedule's peak rate.
 
-    Without a warm-up, the effects of the peak rate appear in the first steps. The effects are
-    stronger than the effects of the peak rate after a warm-up.
+    Without a warm-up, the peak rate acts from the first step on, and more strongly than after one.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

@@ -64,7 +64,7 @@ def check_weights_first(recipe: Recipe) -> None:
     data. `magneto.training.model.check_memory` checks a user's task after the data are read.
 
     Raises:
-        ValueError: If the weights do not fit. The error message gives advice.
+        ValueError: If the weights do not fit.
     """
     if ":" in recipe.task:
         return
@@ -105,7 +105,7 @@ def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> Non
 def work(
     folder: Path, device: str | None = None, orphaned: Callable[[], bool] = lambda: False
 ) -> int:
-    """Lock and run cells until all cells are finished, also the cells that other workers run.
+    """Lock and run cells, until this worker and other workers have finished all cells.
 
     The worker stops when the parent process has ended, that is, when `orphaned()` is true.
 
@@ -178,7 +178,7 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Evaluate a run that is behind (see `is_behind`), and stop the run if it has learned.
+    """Evaluate a run with a bad rate (see `is_behind`), and stop the run if it has learned.
 
     A run that has not learned yet continues, because a stopped run would make the learning rate
     count as failed.
@@ -195,10 +195,9 @@ def end_if_learned(state: TrainingState) -> None:
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
     """Return whether a cell's rate is probably neither the row's best rate nor next to the best.
 
-    The test looks for two larger rates or two smaller rates, in runs of the same row and seed. The
-    rate nearer to the cell's rate must have a lower loss than the cell's rate. The further rate
-    must have a lower loss than the nearer rate. Losses up to `step` are compared batch by batch.
-    Both differences in loss must exceed two standard errors.
+    The loss must fall twice: from the cell's rate to a larger rate, and from there to the next
+    larger rate (or in the same way towards smaller rates). All runs have the same row and seed.
+    Losses up to `step` are compared batch by batch, and each fall must exceed two standard errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip

@@ -35,7 +35,7 @@ Law = dict[str, float]
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
 interval. The intervals of value and exponent have the probability `LEVEL`. If the value itself is
-linear, the exponent is the change of the value per factor e = 2.72 of size."""
+linear, "exponent" is its change when the size grows by a factor of e = 2.72."""
 
 
 def find_vertex(
@@ -51,14 +51,14 @@ def find_vertex(
         losses: For each rate, the losses of all seeds. Seeds have the same order at all rates.
         tried: The rate in `losses` with the lowest mean loss.
         edge_error: Standard error of the log rate if `tried` is the smallest or the largest rate.
-            If `tried` has a smaller and a larger neighbour, but a single seed, the best rate is
-            assumed to be uniformly distributed between the midpoints to the neighbours.
+            With one seed and neighbours on both sides, the best rate is assumed uniform between the
+            midpoints to the neighbours.
 
     Returns:
-        The estimated best rate, the estimated loss at this rate, and a word about the best rate.
-        With one seed, the error and the interval of the loss are nan. If `tried` is the smallest or
-        the largest rate, the word is "smallest" or "largest". The true best rate may then lie
-        outside the tested rates. The word is "" if `tried` is between two other rates.
+        The estimated best rate, the estimated loss at this rate, and the place of `tried`. With one
+        seed, the error and the interval of the loss are nan. The place is "smallest" or "largest"
+        if `tried` is the first or last rate, so that a better rate may lie outside the tested
+        rates; else "".
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
@@ -142,11 +142,10 @@ def fit_law(
         size: Size of the forecast.
         prior: Prior of the law's parameters, see `Prior`.
         logs: Whether the logarithm of the value is linear in the logarithm of the size. If `logs`
-            is False, the value itself is linear, and `points` has standard errors of the value.
+            is False, the value itself is linear, and the errors in `points` are those of the value.
 
     Returns:
-        The law. The interval is for a measured value, so the interval includes the scatter around
-        the law.
+        The law. Its interval includes the scatter of measured values around the law.
     """
     sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
     x, y = np.log(sizes), np.log(values) if logs else values
@@ -182,7 +181,7 @@ def fit_law(
 def reaches(law: Law, limit: float, size: float) -> float | None:
     """Return the size at which the value of a law reaches `limit`; None if there is no such size.
 
-    The value must be a power of the size. "value" is the forecast for `size`.
+    The law must be a power law, with the forecast for `size` as "value".
     """
     if not law["exponent"]:
         return None

@@ -2,8 +2,8 @@
 
 The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
 initialisation: (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d), with the learning rate eta
-and the width d. The gradient of the step is the gradient of the same logit. Two measurements grow
-differently with depth:
+and the width d. The step follows the gradient of the same logit. Two measurements grow differently
+with depth:
 
 - "label": the change of the label's logit, as in the theory.
 - "output": the relative change of the whole output. The step reduces the cross-entropy of a batch,
@@ -164,7 +164,7 @@ def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor)
 
 
 def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, dict[str, Tensor]]:
-    """Return the step of each optimizer at learning rate 1 that increases the scalar `up`."""
+    """Return each optimizer's step with learning rate 1, in the direction that increases `up`."""
     weights = {f"layers.{n}": p for n, p in model.layers.named_parameters() if p.ndim >= 2}
     up_hill = dict(zip(weights, torch.autograd.grad(up, [*weights.values()]), strict=True))
     return {"sgd": up_hill, "adam": {name: part.sign() for name, part in up_hill.items()}}
@@ -176,10 +176,10 @@ def _moved(model: LayerStack, step: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
-    """Return the configuration of a small stack like the model's, for fast measurements.
+    """Return the configuration of a plain stack like the model's, for fast measurements.
 
-    The small stack has no dropout, positions, layer scale or input norm. If the model is wider than
-    `width`, the small stack has the width `width` and heads of 16 features. The ratio of
+    The plain stack has no dropout, positions, layer scale or input norm. If the model is wider than
+    `width`, the plain stack has the width `width` and heads of 16 features. The ratio of
     feed-forward width to width stays the same. The growth of updates with depth hardly depends on
     the width (see the documentation of the probe).
     """
@@ -309,8 +309,8 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 class Bound:
     """The theory's bound on the model update by one SGD step, divided by learning rate and width.
 
-    `derived` and `measured` map each form of the bound's formula to a value. Without a bound, both
-    mappings are empty.
+    `derived` and `measured` have one value for each form of the formula. They are empty if there is
+    no bound.
 
     Attributes:
         derived: Bound for square matrices with the placement's initialisation.

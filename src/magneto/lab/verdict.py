@@ -2,9 +2,8 @@
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
-tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on the first part of the
-calibration's configurations. The documentation reports the accuracy of the verdicts on the
-remaining configurations.
+tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on one part of these
+configurations. The documentation reports the accuracy of the verdicts on the rest.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ SMALL_MOVE = 0.1
 class Threshold:
     """Two limits that classify a measured number.
 
-    `worse` says on which side of the limits a number is bad. If the number is beyond the limit
+    `worse` is the bad side of the limits, "above" or "below". If the number is beyond the limit
     `undecided`, the outcome of training is open. If the number is beyond the limit `fails`,
-    training probably fails. `fails` is None if the number never predicts failure.
+    training probably fails. If `fails` is None, no value of the number predicts failure.
     """
 
     worse: Literal["above", "below"]
@@ -99,7 +98,7 @@ class Verdict:
 
     @property
     def reasons(self) -> list[str]:
-        """Texts of the findings that have the level of the verdict."""
+        """Texts of the findings that determine the verdict's level."""
         return [finding.text for finding in self.findings if finding.level == self.level]
 
     @property
@@ -127,9 +126,9 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the variation between positions that is left after the last layer.
 
     The share is the mean square of the variation after the last layer, divided by the mean square
-    of the variation after the first layer. If the model has several stacks, the result is the
-    smallest share of a stack. A share near 0 is a rank collapse: the stack's outputs are equal at
-    all positions. The result is nan if the share of a stack is nan or was not measured.
+    of the variation after the first layer. Of several stacks, the smallest share counts. A share
+    near 0 is a rank collapse: the stack's outputs are equal at all positions. The result is nan if
+    a share is nan or was not measured.
     """
     shares = []
     for stack in stacks(layers):
@@ -141,8 +140,8 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 def distinct_share(layers: Sequence[LayerReading]) -> float:
     """Return the variation between positions as a share of the last output's mean square.
 
-    If the model has several stacks, the result is the smallest share of a stack. A stack with a
-    measurement that is not finite has the share 0. If a measurement is missing, the result is nan.
+    Of several stacks, the smallest share counts. If a measurement is not finite, its stack has the
+    share 0. If a measurement is missing, the result is nan.
     """
     shares = []
     for stack in stacks(layers):
@@ -176,9 +175,9 @@ def _kept(run: ShortRun) -> Finding:
 
 
 def _moved(run: ShortRun) -> Finding:
-    """Report the output's change by a step.
+    """Report how much a first step at the peak rate changes the output.
 
-    The level is always "sound", because the calibration found no threshold for the change.
+    The level is always "sound", because the calibration found no useful threshold.
     """
     small, peak = rate_of_move(run.first_steps, SMALL_MOVE), run.at_rate(run.peak)
     near = "" if small is None else f"; a rate of {small:.2g} changes it by {percent(SMALL_MOVE)}"
@@ -280,8 +279,8 @@ def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
 def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
     """Return the rate at which a first step changes the output by `moved`, or None.
 
-    The rate is interpolated between trials. The result is None if no two neighbouring trials
-    enclose the rate.
+    The result is interpolated between tested rates, or None if `moved` is outside the measured
+    changes.
     """
     points = [(t.moved, t.learning_rate) for t in tries if t.learning_rate > 0]
     return _between(points, moved)

@@ -290,7 +290,7 @@ class TextClassification(Task):
         return metrics
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Score the majority class and the class frequencies, or the mean for regression."""
+        """Return the metrics of a constant prediction; see `constant_prediction`."""
         train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
         plans, sets, labels = self._validation_plans()
         rows = np.concatenate(plans[:limit])

@@ -30,8 +30,8 @@ class LanguageModelConfig(TransformerConfig):
     the embeddings by sqrt(width), as in fairseq and in the paper's theory. The multiplied
     embeddings have unit variance."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. Fewer rows need less
-    memory. With `loss_chunk` 0, the loss computes all rows at once."""
+    """Number of rows of logits that the loss computes at a time. A smaller number needs
+    less memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
 
 @configuration
@@ -54,8 +54,8 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. Fewer rows need less
-    memory. With `loss_chunk` 0, the loss computes all rows at once."""
+    """Number of rows of logits that the loss computes at a time. A smaller number needs
+    less memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
 
 @configuration
@@ -82,7 +82,7 @@ class TextDataConfig:
     """Sequence length in tokens."""
     validation_fraction: Share = 0.05
     """Share of documents used for validation if the source has no validation split. A hash of the
-    text selects the documents. At least one document is held out."""
+    text decides which documents are held out. At least one document is held out."""
     validation_source: str | None = None
     """Separate source of validation text. If `validation_source` is set, no documents of `source`
     are held out."""

@@ -36,7 +36,7 @@ COLUMNS = "{:<12}{:>6}{:>10}{:>9}{:>9}{:>8}{:>7}{:>7}{:>11}"
 
 @dataclass(frozen=True)
 class OptionTokens:
-    """Tokens of a question's options, and the number of scored tokens at the end of each option."""
+    """Tokens of each option of a question; the last `scored` tokens of an option are scored."""
 
     sequences: tuple[list[int], ...]
     scored: tuple[int, ...]
@@ -386,7 +386,7 @@ def score_lines(
 
 
 def context_length(config: Any, trained: int, requested: int | None) -> int:
-    """Return the maximum input length in tokens. By default, this length is `trained`.
+    """Return the maximum input length in tokens: `requested`, or `trained` if that is None.
 
     Raises:
         ConfigError: If the requested length is below 2 or exceeds the model's learned positions.

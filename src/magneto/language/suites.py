@@ -257,7 +257,8 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
-"""Source and reader of the records by split. A split without a name is ""."""
+"""For each split, the source of its records and a function that reads them. A split without a name
+is ""."""
 
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:

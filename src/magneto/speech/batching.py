@@ -202,8 +202,8 @@ class BatchMaker:
     ) -> SpeechBatch:
         """Return a padded batch of the utterances with the indices `numbers`.
 
-        `read` is a function of an utterance's index. The results of `read` are the features and the
-        problem of the recording. An utterance without frames gets weight 0.
+        `read` maps an utterance's index to its features and the recording's problem ("" if none).
+        An utterance without frames gets weight 0.
         """
         found = [read(number) for number in numbers.tolist()]
         features, problems = map(list, zip(*found, strict=True))
@@ -244,7 +244,7 @@ def pad_batch(
 class PreparedSpeech:
     """Splits, vocabulary, features and normaliser for a data configuration.
 
-    `seed` determines the built-in training sets. Slow results are cached on disk.
+    `seed` determines the built-in training sets.
     """
 
     def __init__(self, config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> None:

@@ -46,7 +46,7 @@ class FilterBankConfig:
     low_frequency: NonNegativeFloat = 20.0
     """Lower edge of the lowest filter in Hz."""
     high_frequency: float = 0.0
-    """Upper edge of the highest filter in Hz. A value of 0 or less is relative to half the sample
+    """Upper edge of the highest filter in Hz. A value of 0 or less is added to half the sample
     rate."""
 
     @rule
@@ -74,8 +74,8 @@ class AugmentationConfig:
     time_warp: NonNegativeInt = 0
     """Maximum shift of SpecAugment's time warp in frames (5 in ESPnet); 0 for none."""
     speeds: tuple[Annotated[float, Interval(ge=0.5, le=2)], ...] = (1.0,)
-    """Factors of speed perturbation, usually (0.9, 1.0, 1.1). All factors are equally probable.
-    Speed perturbation also changes the pitch."""
+    """Factors of speed perturbation, usually (0.9, 1.0, 1.1). In each epoch, each utterance gets
+    one of the factors at random. Speed perturbation also changes the pitch."""
     gain: NonNegativeFloat = 0.0
     """Maximum change of loudness in decibels."""
     noise: Probability = 0.0
@@ -167,8 +167,8 @@ class SpeechDataConfig:
     max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
     """Maximum duration of a training utterance in seconds; longer utterances are left out."""
     max_text_rate: PositiveFloat = 60.0
-    """Maximum number of characters per second. Training leaves out utterances above the maximum,
-    because such transcripts are probably wrong."""
+    """Maximum number of characters per second. Training leaves out utterances with more characters,
+    because their transcripts are probably wrong."""
     max_frames: PositiveInt = 20_000
     """Maximum number of frames of a group of utterances, padding included. `training.batch_size`
     counts groups."""
@@ -219,10 +219,9 @@ class TransducerConfig(TransformerConfig):
     """Configuration of a Transformer-Transducer.
 
     The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
-    2201.05420). A weight of 0 disables an auxiliary loss. The divergence is a mean over the lattice
-    of an utterance. The transducer, CTC and language model losses are sums over an utterance. All
-    losses are in nats. ESPnet's weights are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and
-    0.2 (divergence).
+    2201.05420). A weight of 0 disables an auxiliary loss. Over an utterance, the divergence is
+    averaged, and every other loss is summed. All losses are in nats. ESPnet's weights are 0.5
+    (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
@@ -258,7 +257,7 @@ class TransducerConfig(TransformerConfig):
     """Indices of the encoder layers with an intermediate loss; the bottom layer is 0."""
     kl_weight: NonNegativeFloat = 0.0
     """Weight of the symmetric Kullback-Leibler divergence between the posteriors of intermediate
-    layers and of the top layer. The divergence doubles the time of the loss."""
+    layers and of the top layer. A weight above 0 doubles the time that the loss takes."""
     pretrained: Free[str | None] = None
     """Directory RUN of a run whose weights initialise the model; null trains from scratch. The
     shapes of the new model and of the run's model must be equal. To keep the run's labels and

@@ -69,7 +69,7 @@ class Search(ABC):
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the initial state for at most `frames` frames per utterance, (batch,)."""
+        """Return the initial state; `frames`, (batch,), is the largest number of frames to come."""
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
@@ -98,7 +98,7 @@ def before_labels(model: Transducer, frames: Tensor) -> tuple[Tensor, State]:
 def read_labels(
     model: Transducer, rows: Tensor, labels: Tensor, predicted: Tensor, state: State
 ) -> None:
-    """Update the rows `rows` of the predictor with one label each.
+    """Feed the predictor one label for each utterance in `rows`.
 
     `predicted` and `state` change in place.
     """

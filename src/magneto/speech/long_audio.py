@@ -181,7 +181,7 @@ class TranscriptPart:
         seconds: Duration of the recording processed so far, in seconds.
         last: Whether this is the recording's last part.
         texts: Hypotheses and log-probabilities in nats, best first. The list is empty if the
-            recording has several windows.
+            recording is longer than one window.
     """
 
     recording: int

@@ -169,8 +169,8 @@ def ctc_loss(
     """Return the connectionist temporal classification loss (Graves et al. 2006), in nats.
 
     `logits` are (batch, frames, vocabulary), and `targets` are (batch, labels), padded with blank.
-    `frames` and `labels` are numbers of frames and labels. Integers avoid a copy from the device.
-    The loss and gradient of an utterance with too few frames are 0.
+    `frames` and `labels` are numbers of frames and labels, as integers to avoid a copy from the
+    GPU. The loss and gradient of an utterance with too few frames are 0.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
     if chances.is_meta:  # FLOPs are counted; the loss has hardly any
@@ -325,7 +325,7 @@ class Transducer(nn.Module):
         """Return the losses; see `SpeechBatch` for the arguments.
 
         Utterances without a finite loss do not count in any sum, and get no gradient. `sizes` are
-        integers to avoid copies from the device.
+        integers, which need no copy from the GPU.
         """
         encoded, lengths, inner = self._encode_layers(features, lengths)
         predicted = self.predictor(targets)

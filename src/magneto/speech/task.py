@@ -143,7 +143,7 @@ class SpeechRecognition(Task):
         return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
-        """Return the weighted sum of the losses, and log the unweighted losses and two ratios.
+        """Return the weighted sum; log the losses without weights, `non_finite` and `padding`.
 
         `non_finite` is the number of utterances without a finite loss, divided by the number of
         counted utterances. `padding` is the share of padded frames in a group, averaged over the

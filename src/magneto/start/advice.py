@@ -1,7 +1,7 @@
 """Advice for a source: facts about its data, a derived recipe, and baselines.
 
-A summary reads the task's data with the starting recipe, without any training. The derived recipe
-uses the smallest inputs in which the examples are still recognisable.
+The facts come from the data, without any training. To train fast, the derived recipe makes inputs
+as small as the examples allow.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def parallel_text(task: Any, given: Given) -> DataSummary:
 class Guide:
     """Functions for the advice on one task: a summary of the data, and a simple baseline.
 
-    `trivial` describes the prediction behind `Task.baseline`.
+    `trivial` names the prediction that `Task.baseline` scores.
     """
 
     summarise: Summarise

@@ -163,7 +163,7 @@ def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
 
 
 def parallel_files(files: Iterable[Path]) -> list[str]:
-    """Return the languages of the first group of files with one stem.
+    """Return the languages of the first files that share a stem, such as a.de and a.en.
 
     The names are STEM.LANGUAGE or STEM.LANGUAGE.txt.
     """

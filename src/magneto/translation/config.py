@@ -27,8 +27,8 @@ class TranslationConfig(TransformerConfig):
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. Fewer rows need less
-    memory. With `loss_chunk` 0, the loss computes all rows at once."""
+    """Number of rows of logits that the loss computes at a time. A smaller number needs
+    less memory. With `loss_chunk` 0, the loss computes all rows at once."""
 
     @rule
     def _no_mup_with_tied_embeddings(self) -> Iterator[str]:
@@ -79,9 +79,9 @@ class ParallelDataConfig:
     """Maximum length of a sentence in tokens, tag and end token included. Training leaves out pairs
     in which a sentence exceeds the maximum."""
     max_ratio: Annotated[float, Interval(ge=1)] = 4.0
-    """Maximum ratio of the lengths of a pair's two sentences. A pair is left out if the character
-    ratio and the byte ratio both exceed the maximum. A pair is always kept if the lengths differ by
-    at most 20 characters, or by at most 20 bytes."""
+    """Maximum ratio of the lengths of a pair's two sentences. A pair is left out if its lengths
+    exceed this ratio both in characters and in bytes. A pair is always kept if the lengths differ
+    by at most 20 characters, or by at most 20 bytes."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
     """Temperature T for sampling directions. The probability of a direction with N sentence pairs
     is proportional to N ** (1 / T). A larger T favours small languages. The default temperature is

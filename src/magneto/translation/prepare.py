@@ -74,8 +74,8 @@ positions of source and target. `real` counts the positions without padding."""
 class TranslationVocabulary:
     """Tokenizer of all languages, with a tag for each target language.
 
-    The ids of tags follow the ids of the tokenizer, in the order of `languages`. No text can
-    contain a tag. `end` is also the first input of the decoder.
+    The ids of tags follow the ids of the tokenizer, in the order of `languages`. Tokenised text
+    never contains a tag. `end` is also the first input of the decoder.
     """
 
     def __init__(self, tokenizer: Tokenizer, languages: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ class PreparedParallel:
     """Filtered and tokenised corpus.
 
     `counts` says how many sentence pairs were kept and left out, for each split and language pair.
-    `digest` is a hash of all tokens. A run resumes only with an unchanged digest.
+    `digest` is a hash of all tokens. A run resumes only if this hash is unchanged.
     """
 
     vocabulary: TranslationVocabulary
@@ -354,9 +354,9 @@ def length_groups(
 ) -> list[np.ndarray]:
     """Cut examples into groups of similar length, and return the indices of each group.
 
-    `lengths` has the lengths of source and target, (examples, 2). In each group, the number of
-    examples times the longest length is at most `budget`. Groups of short examples come first.
-    Examples of equal length are in random order.
+    `lengths` has the lengths of source and target, (examples, 2). A group's number of examples
+    times its longest length is at most `budget`. Groups of short examples come first. Examples of
+    equal length are in random order.
     """
     order = sort_by_length(lengths[:, 1], lengths[:, 0], random)
     return cut_groups(order, lengths.max(1, keepdims=True), [budget])

@@ -23,8 +23,8 @@ from magneto.vision.images import ImageSplit
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that makes an example from an index and a random generator."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that completes a batch, given the indices and the draw numbers of the examples. Every
-use of an example has a new draw number; see `magneto.data.stream.shuffled`."""
+"""Function that completes a batch from the indices and the draws of its examples. A draw is a
+number that is new for every use of an example; see `magneto.data.stream.shuffled`."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Callback for a broken example, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]

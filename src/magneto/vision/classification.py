@@ -203,8 +203,8 @@ class ImageClassification(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the loss summed over images.
 
-        The logged "accuracy" compares with the labels before mixing. The logged "broken" is the
-        share of images that replace unreadable images.
+        The logged "accuracy" is that for the labels before mixing. The logged "broken" is the share
+        of images that had to be replaced, because they are unreadable.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
         objective = {

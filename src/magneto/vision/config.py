@@ -100,8 +100,7 @@ class ImageInputConfig:
         """`image_size`, `patch_size` and `channels`.
 
         Raises:
-            ValueError: If one of the three sizes is None. The task's `prepare` derives sizes that
-                are None.
+            ValueError: If one of them is None. The task's `prepare` derives missing sizes.
         """
         return (require(self.image_size, "image_size"), require(self.patch_size, "patch_size"),
                 require(self.channels, "channels"))  # fmt: skip
@@ -377,9 +376,8 @@ class ImageModelConfig(ImageEncoderConfig):
     aggregation_layer: PositiveInt | None = None
     """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns patch aggregation off.
     Patch aggregation adds a small stack, which also predicts the codes. The small stack reads the
-    features of the patches at `aggregation_layer`, and the class token of the top layer. The small
-    stack thus trains the class token to summarise the image. BEiT v2 uses layer 9 of 12 and layer
-    21 of 24."""
+    features of the patches at `aggregation_layer`, and the class token of the top layer. The class
+    token thus learns to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024

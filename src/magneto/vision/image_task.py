@@ -93,7 +93,7 @@ class Prediction:
 
     Attributes:
         labels: Names of classes with their probabilities, the most probable first. For
-            segmentation, the number of a class is the share of the pixels with this class.
+            segmentation, each class has its share of the pixels instead of a probability.
         pictures: Contents of PNG files by name. Segmentation draws the classes over the image.
     """
 
@@ -111,7 +111,7 @@ def ranked(names: Sequence[str], shares: Tensor) -> list[Prediction]:
 
 
 def count_patches(sums: Mapping[str, Any]) -> float:
-    """Return an evaluation's number of patches; raise ValueError if no image could be read."""
+    """Return the number of evaluated patches; raise ValueError if no image could be read."""
     if not sums["count"]:
         raise ValueError("no validation image can be read")
     return sums["count"]

@@ -114,8 +114,8 @@ class ImageSplit:
         table: Table with a column "image". Columns of labels, masks and texts are optional. The
             column "label" has int64 class numbers, or `UNLABELLED`.
         problems: Counter of images that can't be read properly.
-        names: Names of the columns of images, in the model's order. An example has one image
-            for each column.
+        names: Names of the columns of images, in the model's order. Every example has an image in
+            each of these columns.
     """
 
     table: Table
@@ -301,8 +301,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is none.
 
-    If a table has columns of media, the result is one of these columns, or None. `given` is the
-    column name that the recipe sets. `mask` is the name of the column of masks.
+    If any columns contain media, no other column can be the result. `given` is the column name that
+    the recipe sets. `mask` is the name of the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]
@@ -328,7 +328,7 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
 
 
 def as_classes(column: Any) -> Classes:
-    """Number class names in alphabetical order.
+    """Assign class numbers to the names in alphabetical order.
 
     If all labels are whole numbers, each label is both the number and the name of its class.
     """

@@ -97,9 +97,9 @@ class ImageInputTask(Task):
         return None
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the run that determines the image size, and the configuration of that run's model.
+        """Return the run that determines the image size, and the configuration of its model.
 
-        Return None if no run determines the image size.
+        The result is None if there is no such run.
         """
         return None
 

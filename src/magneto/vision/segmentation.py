@@ -87,7 +87,7 @@ def count_pixels(
 ) -> np.ndarray:
     """Count the pixels of each value in the masks at `indices`, int64 (256,).
 
-    `read` maps a stored mask to the values that are counted.
+    `read` converts a stored mask to the values to count.
     """
     counts = np.zeros(256, np.int64)
     for index in indices.tolist():
@@ -141,7 +141,7 @@ def segmentation_scores(
 
     Returns:
         For each class that occurs or is predicted, "iou_NAME" is the intersection over union. The
-        mean of all "iou_NAME" is "mean_iou". The share of right pixels is "pixel_accuracy".
+        mean over these classes is "mean_iou". The share of right pixels is "pixel_accuracy".
         "mean_accuracy" is the accuracy of each class, averaged over the classes that occur.
 
     Raises:
@@ -253,7 +253,7 @@ class Segmentation(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the weighted sum of both heads' losses over all pixels with a class.
 
-        The logged "broken" is the share of pixels in images that replace unreadable images.
+        The logged "broken" is the share of pixels in replacements of unreadable images.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED

@@ -162,7 +162,7 @@ class Codebook(nn.Module):
         """Return each feature's code, (...), and the vector of that code, (..., width).
 
         Features are (..., width), and have length 1. Codes and vectors have no gradients. In
-        training, features are accumulated for `end_step`.
+        training, sums of features are kept for `end_step`, which updates the codebook.
         """
         with torch.no_grad():
             rows, directions = features.detach().flatten(0, -2), self.directions()

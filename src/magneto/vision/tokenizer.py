@@ -2,7 +2,7 @@
 
 A decoder predicts a teacher's features from the codes. A teacher is a frozen module with a `width`.
 Teachers map images (batch, channels, height, width) in [-1, 1] to features (batch, patches, width).
-Only the direction of a feature counts.
+Predictions and features are compared by cosine.
 """
 
 from __future__ import annotations

@@ -57,11 +57,11 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Find the source pixels for a part of a resized side.
+    """Find the source pixels from which a part of a resized image is computed.
 
-    The side is resized from `old` to `new` pixels. The part consists of the pixels `start` to
-    `start + size - 1` after resizing. The result has three items: a slice of source pixels, and the
-    positions in this slice at which the part begins and ends.
+    A side is resized from `old` to `new` pixels, of which only the `size` pixels from `start` on
+    are needed. Return a slice of source pixels, and the start and end of the needed part in this
+    slice.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)

@@ -1,9 +1,9 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
 **Accuracy.** Each annotator is left out once, and the answer is compared with the remaining
-annotators' answers. One equal answer scores 1/3, two score 2/3, and three or more score 1. The
-accuracy is the mean of the scores. With ten annotators, the accuracy is 0.3 for each annotator who
-gave the answer, but at most 1.
+annotators' answers. The score is 1/3 for one equal answer, 2/3 for two, and 1 for three or more.
+The accuracy is the mean of the scores. With ten annotators, the accuracy is 0.3 for each annotator
+who gave the answer, but at most 1.
 
 **Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
 removed. Letters become lower case. Number words become digits. A missing apostrophe is inserted
@@ -11,16 +11,15 @@ into a contraction ("dont" becomes "don't"). The rules are those of the official
 (GT-Vision-Lab/VQA, commit a013f00).
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
-two digits, all punctuation marks are removed. If an answer has no comma between digits, the
-treatment of a punctuation mark depends on spaces. For example, all hyphens are removed if at least
-one hyphen is beside a space. If no hyphen is beside a space, every hyphen becomes a space. A full
-stop is removed unless a digit follows. At most 32 full stops are removed. The number word "none"
-becomes "0".
+two digits, all punctuation marks are removed. In other answers, spaces matter: if any hyphen is
+beside a space, all hyphens are removed; if none is, every hyphen becomes a space. The same holds
+for each other punctuation mark. A full stop is removed unless a digit follows. At most 32 full
+stops are removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
-at least nine questions of the training and validation splits. Majority answers are normalised
-before the count. Answers are listed in the order of first occurrence, which is also the order in
-the heads of released checkpoints.
+at least nine questions of the training and validation splits. Before this count, the majority
+answers are normalised. Answers are listed in the order of first occurrence, which is also the order
+in the heads of released checkpoints.
 """
 
 from __future__ import annotations
@@ -240,7 +239,8 @@ def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[st
 
     `texts` are the training questions, and `targets` are the targets of the training questions. The
     baseline looks for training questions with the same words, and chooses the answer with the
-    highest sum of targets. For a question with new words, the sum is over all training questions.
+    highest sum of targets. If no training question has the same words, the sum is over all training
+    questions.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

@@ -5,8 +5,8 @@ from 1 to 4. The weight of an n-gram is its count times its inverse document fre
 inverse document frequency, all reference captions of an image are one document. The CIDEr-D of a
 caption therefore depends on the references of all images. The similarity to a reference is the
 cosine of two vectors of weights. An n-gram's weight in the caption is clipped to the n-gram's
-weight in the reference. A difference in length lowers the similarity. The similarities are averaged
-over n and over the references. The score is 10 times the mean.
+weight in the reference. If caption and reference differ in length, their similarity is reduced.
+CIDEr-D is 10 times the mean similarity over n and over the references.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class ImageCaptioning(CaptionedTask):
     def finish(self, seed: int) -> Finish:
         """Return a function that adds captions to a batch. Every epoch masks different words.
 
-        A pair with an unreadable image is replaced by another pair. The entry "broken" is the
-        number of masked words in pairs that replace unreadable pairs.
+        A pair with an unreadable image is replaced by another pair. The entry "broken" counts the
+        masked words of such replacements.
         """
         captions = self.train_captions
 
@@ -118,8 +118,8 @@ class ImageCaptioning(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, and log "nll" and "broken".
 
-        The log "nll" is the loss without label smoothing. The log "broken" is the share of masked
-        words in pairs that replace unreadable pairs.
+        The logged "nll" is the loss without label smoothing. The logged "broken" is the share of
+        masked words in replacements of unreadable pairs.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})

@@ -312,8 +312,8 @@ class VisualReasonerConfig(PairPoolingConfig):
     """Encoder with a head that classifies a statement about two images as true or false."""
 
     head_scale: Free[PositiveFloat] = 1.0
-    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. Without
-    pre-training, a small model with a scale of 0.001 stays at the accuracy of chance."""
+    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. With 0.001, a
+    small model without pre-training stays at the accuracy of chance."""
 
 
 @configuration

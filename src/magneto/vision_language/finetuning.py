@@ -79,7 +79,7 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:
     """Return the encoder weights of the pre-trained run, and a summary of what was loaded.
 
-    The tensors have the names and shapes of `model`, which must have the attribute `encoder`.
+    Names and shapes of the tensors are those in `model`, whose encoder must be `model.encoder`.
     `model` may be on the "meta" device.
 
     Raises:
@@ -267,8 +267,8 @@ class FineTunedTask(ImageTextTask):
 class PairTask(FineTunedTask):
     """Base of tasks whose model reads a text with images and chooses a label.
 
-    `column` is the column of the text. If `data.input` equals `column`, the model reads only the
-    text. The method `credits` computes a metric, whose name is `credit`.
+    `column` is the column of the text. If `data.input` equals `column`, the model reads no images.
+    The method `credits` computes the metric that `credit` names.
     """
 
     primary_metric = "accuracy"
@@ -343,10 +343,10 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss, and log "broken" and the sum of `credits`.
+        """Return the loss, and log the metric `credit` and "broken".
 
-        A row with an unreadable image is replaced by another row. The log "broken" is the share of
-        replaced rows.
+        A row with an unreadable image is replaced by another row. The logged "broken" is the share
+        of replaced rows.
         """
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),
@@ -381,7 +381,7 @@ class PairTask(FineTunedTask):
         """Return the labels of images with texts, the most probable label first.
 
         `inputs` has one item for each image. If a text has two images, the items of the left and
-        the right image are neighbours, the left image first. Both images of a text get the same
+        the right image are neighbours, the left image first. The items of one text get the same
         prediction.
 
         Raises:

@@ -246,7 +246,7 @@ class QuestionAnswering(PairTask):
         """Return the answers, and their probabilities if exactly one answer is right.
 
         The model gives each answer the odds exp(logit), independently of other answers. If exactly
-        one answer is right, an answer's probability is proportional to the answer's odds.
+        one answer is right, the probabilities are the odds divided by their sum.
         """
         return self.answers, logits.softmax(-1)
 

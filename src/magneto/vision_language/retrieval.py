@@ -3,10 +3,10 @@
 The contrastive loss compares every image of the global batch with every text. The contrastive loss
 is therefore not a sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each
 micro-batch is embedded twice. First, all micro-batches are embedded without a gradient. Then each
-micro-batch is embedded again with a gradient. In the loss of the global batch, the embeddings with
-a gradient replace the micro-batch's embeddings without a gradient. The gradients of all
-micro-batches add up to the gradient of the global batch's loss. With dropout or stochastic depth,
-the two embeddings of an example differ, so the gradient is only an approximation.
+micro-batch is embedded again with a gradient. In the loss of the global batch, the micro-batch's
+second embeddings replace the first. The gradients of all micro-batches add up to the gradient of
+the global batch's loss. With dropout or stochastic depth, the two embeddings of an example differ,
+so the gradient is only an approximation.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class ImageTextRetrieval(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, with negatives from the global batch. It logs "broken".
 
-        A pair with an unreadable image is replaced by another pair. The log "broken" is the share
-        of replaced pairs.
+        A pair with an unreadable image is replaced by another pair. The logged "broken" is the
+        share of replaced pairs.
         """
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])

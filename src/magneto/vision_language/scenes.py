@@ -1,8 +1,8 @@
 """Built-in scenes of shapes with captions, balanced questions and balanced statements.
 
-Each answer to a question occurs equally often. Each statement is as often true as false. Each pair
-of images has one true and one false statement. Neither the images alone nor the texts alone are
-enough for right answers. The recipe's seed does not change the scenes. Each data set has two
+For each question, all answers are equally frequent. Each statement is as often true as false. Each
+pair of images has one true and one false statement. Neither the images alone nor the texts alone
+are enough for right answers. The recipe's seed does not change the scenes. Each data set has two
 tables, "train" and "validation".
 
 A scene has 3 x 3 cells of 16 x 16 pixels. A cell is empty or contains a coloured shape. A scene is

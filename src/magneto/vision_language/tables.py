@@ -287,9 +287,9 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
     """Return the tables "train", "validation" and "test" of a file in Karpathy's layout.
 
     The files of COCO, Flickr30k and Flickr8k contain a JSON object with a list "images". Each image
-    has "filename", "split" and "sentences". Each sentence has the text "raw". The value of "split"
-    is train, restval, val or test. Images without a split are training images. Images may be in any
-    subfolder of `folder`.
+    has "filename", "split" and "sentences". The text of a sentence has the key "raw". The value of
+    "split" is train, restval, val or test. Images without a split are training images. Images may
+    be in any subfolder of `folder`.
     """
 
     def read(record: Any) -> dict[str, Any]:

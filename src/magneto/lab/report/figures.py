@@ -101,7 +101,7 @@ def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> Non
 def log_x(axes: Axes, ticks: Sequence[float], label: str, margin: float | None = None) -> None:
     """Set a logarithmic x axis with ticks at `ticks`.
 
-    More than eight ticks become powers of ten.
+    If `ticks` has more than eight values, the ticks are powers of ten instead.
     """
     axes.set_xscale("log")
     axes.set_xlabel(label)
@@ -170,7 +170,7 @@ def _draw_score(
     """Draw the scores of one placement.
 
     A full marker means that every seed learned at the rate. A hollow marker means that only some
-    seeds learned. A line joins the full markers of neighbouring rates.
+    seeds learned. A line joins the full markers, and is broken at every other rate.
     """
     shown = [(rate, group) for rate, group in zip(rates, groups, strict=True) if group.scores]
     if not shown:
@@ -213,10 +213,10 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return a reference value and the value's name, or None without a reference value.
+    """Return a score for comparison, and its name; None if there is no such score.
 
-    The reference is the trivial baseline. Without a baseline, the reference for a loss is the
-    median initial loss.
+    The score is the trivial baseline. If there is no baseline and the metric is the loss, the score
+    is the median initial loss.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
@@ -231,10 +231,10 @@ def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
 def _draw_reference(
     axes: Axes, value: float, name: str, low: float, high: float
 ) -> tuple[float, float]:
-    """Draw a line at the reference, and return new limits of the y axis.
+    """Draw a line at `value`, and return limits of the y axis that include `value`.
 
-    If the reference is far outside the limits, a text at the edge of the figure replaces the line.
-    The limits then stay unchanged.
+    If `value` is far outside the limits, a text at the edge of the figure replaces the line, and
+    the limits stay the same.
     """
     bottom, top = min(low, value), max(high, value)
     style: dict[str, Any] = {
@@ -254,10 +254,10 @@ def _draw_reference(
 
 
 def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], reading: str) -> Plot:
-    """Draw how the output's change by one SGD step grows with depth, relative to the least depth.
+    """Draw how the effect of one SGD step grows with depth, relative to the smallest depth.
 
-    With the reading "label", that is, the change of a label's logit, dashed lines show the theory's
-    bound.
+    `reading` names the effect: the change of the "output", or of a label's logit ("label"). For the
+    logit, dashed lines show the theory's bound.
     """
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit (dashed: bound)" if reading == "label" else "output"
@@ -341,7 +341,7 @@ def curve_kind(cells: Rows) -> str:
 
 
 def shared_scale(cells: Rows) -> tuple[float, float, int] | None:
-    """Return the lowest loss, the upper limit of the axis, and the last step of all curves."""
+    """Return axis limits for all curves: the lower and upper loss, and the last step."""
     curves = [[(step, finite(loss)) for step, loss in cell["curve"]] for cell in cells]
     losses = [loss for curve in curves for _, loss in curve if loss is not None]
     firsts = [curve[0][1] for curve in curves if curve[0][1] is not None]

@@ -126,7 +126,7 @@ def reading(part: Found, key: str) -> Any:
 
 
 def points(found: Found, row: str, key: str) -> list[tuple[int, Any]]:
-    """Return pairs of size and value for the sizes at which a row has the quantity `key`."""
+    """Return (size, value) of a row's quantity `key`, for each size at which it was measured."""
     both = [(rung["size"], reading(rung["rows"].get(row, {}), key)) for rung in found["rungs"]]
     return [(size, value) for size, value in both if value is not None]
 
@@ -168,8 +168,8 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
     """Compare the first row with each further row that learned at every size.
 
     Yields:
-        The names of both rows, the gap at each size, and the fitted law of the gap. For the first
-        row A and a further row B, the gap is log(loss of B / loss of A).
+        The names of the first row A and a further row B, log(loss of B / loss of A) at each size,
+        and the law fitted to these logarithms.
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
@@ -180,7 +180,7 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield, for each further row, loss and trend relative to the first row's loss."""
+    """Yield a table line for each further row, with its loss relative to the first row's loss."""
     for first, row, measured, law in gaps(found):
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]

@@ -148,7 +148,7 @@ class Plot:
         self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
-        """Assign artists to a series. If a reader hides the series, the artists are hidden too."""
+        """Assign matplotlib artists to a series, so that a page hides them with the series."""
         self._shown[series.index] = series
         for artist in artists:
             self._groups += 1

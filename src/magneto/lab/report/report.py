@@ -183,8 +183,7 @@ def counted(values: Sized, name: str) -> str:
 def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds as text.
 
-    Runs at the best rates and next to the best rates can have more seeds than other runs. Brackets
-    give the larger number of seeds.
+    Runs at or next to the best rates can have more seeds. The larger number follows in brackets.
     """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
@@ -195,8 +194,8 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each placement (row) that learned at no learning rate.
 
-    The sentence lists failures that the probe found. The probe ran at the comparison's smallest
-    learning rate.
+    Each sentence lists the failures that the probe found at the comparison's smallest learning
+    rate.
     """
     reasons = (comparison.get("measured") or {}).get("reasons", {})
     rate = rate_text(min(map(float, comparison["learning_rates"])))
@@ -291,7 +290,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the growth with depth of the change by one SGD step, and of the theory's bound."""
+    """Return table rows: how the effect of one SGD step, and its bound, grow with depth."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
