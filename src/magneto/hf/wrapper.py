@@ -122,8 +122,8 @@ def placement_name(config: TransformerConfig) -> str:
     """Return the placement's name, or raise ValueError if the table has no such placement."""
     name = config.row.name
     if replace(config, placement=name).row != config.row:
-        raise ValueError(f"placement {name!r} differs from the row of that name in the placement "
-                         "table. Only rows of the table can be saved.")  # fmt: skip
+        raise ValueError(f"placement {name!r} differs from Magneto's placement of that name. "
+                         "Only Magneto's placements can be saved.")  # fmt: skip
     return name
 
 
@@ -166,8 +166,8 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
             )
         # Reading a directory must run no code of its author's: an import path would.
         if ":" in str(core.get("placement", "")):
-            raise ValueError(f"placement {core['placement']!r} is not in the table of placements, "
-                             "so it cannot be saved or loaded")  # fmt: skip
+            raise ValueError(f"placement {core['placement']!r} is not one of Magneto's, so it "
+                             "cannot be saved or loaded")  # fmt: skip
         self.core = core | {"placement": placement_name(self.shape(**core))}
         values = {**transformers_sizes(self.shape(**core)), **self.values, **values}
         # transformers changes this copy when it resizes the vocabulary.

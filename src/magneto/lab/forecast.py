@@ -484,7 +484,7 @@ def limitations(
     for edge, where in edges.items():
         reason = ("is the largest at which every seed learned" if edge == "stability"
                   else f"is the {edge} tested rate")  # fmt: skip
-        lines.append(f"The best rate {reason}, so no parabola was fitted: {', '.join(where)}.")
+        lines.append(f"No parabola was fitted for {', '.join(where)}: the best rate {reason}.")
     for row in rungs[-1]["rows"]:
         failed = [str(rung["size"]) for rung in rungs if not learned(rung, row)]
         if failed:
@@ -517,8 +517,8 @@ def limitations(
             ]  # fmt: skip
     if near:
         lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's loss: "
-                     f"{', '.join(near)}. They show only which row starts to learn "
-                     "first.")  # fmt: skip
+                     f"{', '.join(near)}. Such losses show only which row starts to "
+                     "learn first.")  # fmt: skip
     return lines
 
 

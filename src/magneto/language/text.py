@@ -259,8 +259,8 @@ def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
     longest = int(np.quantile(lengths, UNCUT_SHARE, method="inverted_cdf"))
     length = min(max(8 * -(-longest // 8), LEAST_LENGTH), most)
     share = np.mean(np.asarray(lengths) <= length)
-    progress.say(f"max_length {length}, which {share:.1%} of {len(lengths):,} training texts do "
-                 "not exceed")  # fmt: skip
+    progress.say(f"max_length {length}, enough for {share:.1%} of {len(lengths):,} training "
+                 "texts")  # fmt: skip
     return length
 
 

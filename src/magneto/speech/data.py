@@ -85,7 +85,7 @@ OTHERS = ("id", "speaker", "start", "stop", "duration", "channel")
 CLIPS = "clips"
 # Threads that read headers, which wait for the disk; and rows between reports of progress.
 THREADS, STEP = 8, 256
-NO_TEXT = "utterances without a line in Kaldi's file text"
+NO_TEXT = "utterances without a line in Kaldi's file named text"
 NO_RECORDING = "utterances without a recording in wav.scp"
 COMMANDS = "wav.scp commands skipped (the recordings are read directly)"
 # Files that identify LibriSpeech and Kaldi folders.

@@ -43,7 +43,7 @@ MOSTLY_EMPTY = 0.9
 REMEMBERED = 100_000
 # Kinds of data problems.
 LEFT_OUT = "utterance left out of training"
-NO_FINITE_LOSS = "utterance without a finite loss"
+NO_FINITE_LOSS = "utterance with an infinite or NaN loss"
 UNREADABLE = "damaged validation utterance"
 # Half-width of a 95 % interval of the normal distribution in standard deviations.
 NORMAL = 1.959964
@@ -208,7 +208,7 @@ class SpeechRecognition(Task):
             ids, excluded = self._excluded.popleft()
             if type(excluded) is Tensor:  # tensors have no values while FLOPs are counted
                 for number in excluded.nonzero()[:, 0].tolist():
-                    why = "the loss was not finite in at least one step"
+                    why = "the loss was infinite or NaN in one or more steps"
                     self.problems.record(NO_FINITE_LOSS, ids[number], why)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:

@@ -211,7 +211,7 @@ _DEEPNET = Family(
     signal=lambda v, w, alpha: v * w * alpha,
     backward={"paper": _skip_only},
     skip="alpha",
-    note="only the order of growth; not comparable with the bounds of Pre-LN and Sub-LN",
+    note="this is only the order of growth, not comparable with the bounds of Pre-LN and Sub-LN",
 )
 
 Layout = tuple[tuple[Slot, ...], tuple[Slot, ...], str]

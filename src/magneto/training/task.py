@@ -348,8 +348,8 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
         for path, place in made.items():
             if read_files(place) not in ({}, read_files(path)):
                 raise ValueError(
-                    f"{place} does not match the recipe and the data. One of them changed after "
-                    "the run began. Restore both, or start another run (--out)."
+                    f"{place} does not match the recipe and the data. Recipe or data changed "
+                    "after the run began. Restore both, or start another run (--out)."
                 )
         yield made
 

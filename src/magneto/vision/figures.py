@@ -163,7 +163,7 @@ def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) 
     caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
                "validation patches with its code. The codes leave "
                f"{100 * error:.0f} % of the variance of the pixels unexplained. Training "
-               "does not aim to reduce this share.")  # fmt: skip
+               "does not minimise the unexplained variance.")  # fmt: skip
     picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
     return Figure("reconstructions", "Reconstructions from codes", caption, picture)
 

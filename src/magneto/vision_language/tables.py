@@ -105,8 +105,8 @@ def load_rows(
         found, source = other or splits, config.validation_source or config.source
         others = [table for split, table in splits.items() if other or split != wanted]
         if wanted not in found or not others:
-            raise ValueError(f"{source} has the splits {', '.join(found)}, but a {wanted} split is "
-                             "needed, and another split for training: set data.validation_split or "
+            raise ValueError(f"{source} needs a {wanted} split and another split for training, but "
+                             f"has {', '.join(found)}: set data.validation_split or "
                              "data.validation_source")  # fmt: skip
         parts = splits.get("train", others[0]), found[wanted]
     train, held = (ImageSplit(part, problems, names) for part in parts)

@@ -50,12 +50,12 @@ def test_a_placement_is_of_the_table_and_no_code_of_a_directory(
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=40, placement=row))
     values = {**STACK, "vocab_size": 40, "placement": row}
     for make in (lambda: wrap(model), lambda: hf.MagnetoConfig(core=values)):
-        with pytest.raises(ValueError, match="'sub' differs from the row of that name"):
+        with pytest.raises(ValueError, match="'sub' differs from Magneto's placement"):
             make()
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "rows_of_a_directory.py").write_text("raise RuntimeError('it ran')")
     path = "rows_of_a_directory:ROW"
-    with pytest.raises(ValueError, match=f"placement '{path}' is not in the table"):
+    with pytest.raises(ValueError, match=f"placement '{path}' is not one of Magneto's"):
         hf.MagnetoConfig(core={**STACK, "placement": path})
     for row in (*PLACEMENTS.values(), "eva02"):  # saved by name
         for given in ({"core": {**STACK, "placement": row}}, {**STACK, "placement": row}):

@@ -197,7 +197,7 @@ def test_known_laws_are_recovered_and_cells_are_few(
         "| Pre-LN, best rate | 0.008 (0.008 to 0.008) | 0.00566 (0.00566 to 0.00566) | 0.004 (",
         "0.03; 0.1 fails | 0.0313 (0.00739 to 0.132) | -0.27 (-0.81 to 0.27) |",
         "| Sub-LN, loss relative to Pre-LN | +0.8 % | +2.3 % | +4.0 % | +7.0 % (+5.3 % to +8.7 %)"
-        " | +2.2 % (+1.5 % to +2.9 %) per e-fold size",
+        " | +2.2 % (+1.5 % to +2.9 %) per e-fold growth",
         "the gap grows with size", "than the baseline's by 22% (Pre-LN), 19% (Sub-LN).",
         "| 128 from 64: Pre-LN, best rate | 0.00566 (0.00244 to 0.0131) | 0.00566 | yes | 0.008 | "
         "0.004 |", "Sub-LN, loss relative to Pre-LN | 1.008 (0.984 to 1.032) | 1.023 | yes | – |",

@@ -86,7 +86,7 @@ def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
     })  # fmt: skip
     run, progress = tmp_path / "run", RecordedProgress()
     recipe.build_task().prepare(progress)
-    assert "max_length 32, which 99.0% of 200 training texts do not exceed" in progress.lines
+    assert "max_length 32, enough for 99.0% of 200 training texts" in progress.lines
     for steps in (1, 2):
         training = replace(recipe.training, steps=steps)
         train(

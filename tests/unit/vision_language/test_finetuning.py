@@ -82,7 +82,7 @@ def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
     recipe = {"max_length": None, "pooling": "mask_token"}
     task = question_task(data, recipe)
     task.prepare(progress)
-    assert "max_length 24, which 100.0% of 20 training texts do not exceed" in progress.lines
+    assert "max_length 24, enough for 100.0% of 20 training texts" in progress.lines
     longer = question_task(data, recipe)
     longer.training_texts = lambda: ["x" * 22]  # with <s>, <mask> and </s> 25 tokens
     longer.prepare()

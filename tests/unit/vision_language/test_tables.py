@@ -116,7 +116,7 @@ def test_splits_in_karpathys_layout(tmp_path: Path) -> None:
     found = load(tmp_path)
     assert names(found.train) == ["1", "2", "5"] and names(found.validation) == ["3", "6"]
     assert found.counts[MISSING] == found.counts[LOST] == 1
-    with pytest.raises(ValueError, match="has the splits train, but a test split is needed"):
+    with pytest.raises(ValueError, match="needs a test split and another split for training"):
         load(write_karpathy(tmp_path, ("train",) * 3), validation_split="test")
     found = load(write_karpathy(tmp_path, ("train",) * 40), validation_fraction=0.3)
     assert len(found.train) + len(found.validation) == 40 and 3 < len(found.validation) < 20

@@ -81,19 +81,20 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
     head = ["", *map(str, found["sizes"]), f"{found['target']} (forecast)", "exponent of size"]
     for name, heading, shown, note in (
         ("rate", "Learning rate", RATES,
-         "The best rate is the minimum of a parabola, fitted to the loss over the logarithm of the "
-         "rate. Its interval is a bootstrap over seeds. At the tested rates between the best and "
-         "the largest stable rate, all runs learned. Intervals are 80 % intervals. A forecast's "
-         "interval is that of a new measurement."),
+         "The best rate is the minimum of a parabola fitted to the losses over log(rate). The "
+         "interval of the best rate is a bootstrap over seeds. At the tested rates between the "
+         "best and the largest stable rate, all runs learned. Intervals are 80 % intervals. A "
+         "forecast's interval is that of a new measurement."),
         ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
          "Sensitivity is the mean loss over the logarithm of the learning rate, minus the smallest "
-         "loss (arXiv 2309.14322). Losses are capped at the initial loss. The first seed and the "
-         "range of rates tested at all sizes are used."),
+         "loss (arXiv 2309.14322). Losses are capped at the initial loss. Only the first seed "
+         "counts, and only rates in the range that was tested at all sizes."),
         ("trouble", "First expected failure", MEASURED,
-         "Each value is the largest of a few steps at the best tested rate. For the gradient, it "
-         "is the smallest. Values are geometric means over seeds. The update that is divided by "
-         "the theory's bound is the change of a label's logit in one SGD step at initialisation."),
+         "Each value is the largest of a few steps at the best tested rate. The value of "
+         "the gradient is the smallest. Values are geometric means over seeds. In the ratio to the "
+         "theory's bound, the update is the change of a label's logit in one SGD step at "
+         "initialisation."),
     ):  # fmt: skip
         known = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
         rows = [line for key, title in known for line in table_lines(found, key, title)]
@@ -186,7 +187,7 @@ def gap_lines(found: Found) -> Iterator[list[str]]:
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
         yield [f"{found['rows'][row]}, loss relative to {found['rows'][first]}",
                *map(percent, measured), ends,
-               f"{per_e[0]} ({per_e[1]} to {per_e[2]}) per e-fold size"]  # fmt: skip
+               f"{per_e[0]} ({per_e[1]} to {per_e[2]}) per e-fold growth in size"]  # fmt: skip
 
 
 def held_out_section(found: Found) -> Section:
