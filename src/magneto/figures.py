@@ -200,7 +200,7 @@ def confusion_matrix(
     Args:
         counts: Counts by true class and predicted class, of shape (classes, classes).
         names: Names of the classes.
-        most: Maximum number of classes to draw. The most frequent classes are drawn.
+        most: Maximum number of classes; only the most frequent classes are drawn.
 
     Returns:
         The SVG, and the number of classes that occur but are not drawn.

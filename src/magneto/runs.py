@@ -170,8 +170,7 @@ def pretrained_run(config: Any) -> Path:
 def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
     """Check that a run's encoder fits a configuration.
 
-    The fields `names` must be equal, except for fields of type `Free` and fields that the run
-    lacks.
+    The fields `names` must be equal, unless their type is `Free` or the run lacks them.
 
     Raises:
         ValueError: If fields differ. The message lists the options to set.

@@ -116,9 +116,9 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not learned if the
     final loss is not below the initial loss.
 
-    The final loss is the validation loss, or the training loss if that is lower: an overfitted
-    classifier has learned, although its validation loss is high. If the score is the validation
-    loss, the training loss does not count, because dropout can keep it low despite a rank collapse.
+    The final loss is the lower of training loss and validation loss. An overfitted classifier has
+    learned, although its validation loss is high. If the score is the validation loss, the training
+    loss does not count. Dropout can keep the training loss low despite a rank collapse.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]

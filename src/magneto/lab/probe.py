@@ -316,10 +316,10 @@ class ProbeHook:
     """Measures every `period`-th step of a run. Pass `hooks=[ProbeHook(100).hook]` to `train`.
 
     The model has hooks only in measured steps. Each measured step adds a line to probe.jsonl: the
-    step, its learning rate, the RMS of the gradient of the embeddings (tokens, positions, patches),
-    and a `LayerReading` for every layer. The run reports a layer whose values are not finite, or
-    whose activations exceed half the range of the precision. When a run resumes, lines of steps
-    after the checkpoint are removed, as in metrics.jsonl.
+    step, its learning rate, and a `LayerReading` for every layer. The line also has the RMS of the
+    embeddings' gradient (tokens, positions, patches). The run reports a layer whose values are not
+    finite, or whose activations exceed half the range of the precision. When a run resumes, lines
+    of steps after the checkpoint are removed, as in metrics.jsonl.
     """
 
     def __init__(self, period: int) -> None:

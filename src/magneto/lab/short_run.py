@@ -205,8 +205,9 @@ def short_run(
 ) -> ShortRun:
     """Take and measure the first `steps` steps (at least 1) of training.
 
-    The task must be prepared. `model` must be a result of `initial_model`, and is trained in place.
-    Unless `rates` is empty, the first step is also tried at all `rates` and at the peak rate.
+    `task.prepare` must have been called. `model` must be a result of `initial_model`, and is
+    trained in place. Unless `rates` is empty, the first step is also tried at all `rates` and at
+    the peak rate.
 
     Raises:
         ValueError: If the model has no stack, or no learning rate is set.

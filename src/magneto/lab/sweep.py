@@ -195,9 +195,9 @@ def end_if_learned(state: TrainingState) -> None:
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
     """Return whether a cell's rate is probably neither the row's best rate nor next to the best.
 
-    The loss must fall twice: from the cell's rate to a larger rate, and from there to the next
-    larger rate (or in the same way towards smaller rates). All runs have the same row and seed.
-    Losses up to `step` are compared batch by batch, and each fall must exceed two standard errors.
+    The loss must fall twice: from the cell's rate to a larger rate, and on to the next larger rate.
+    Smaller rates are tested in the same way. All runs have the same row and seed. Losses up to
+    `step` are compared batch by batch. Each fall must exceed two standard errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip

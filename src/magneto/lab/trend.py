@@ -30,7 +30,7 @@ has the probability `LEVEL`.
 "error" is the standard error of the value's natural logarithm."""
 
 Law = dict[str, float]
-"""A law and its forecast: the value or its logarithm is linear in the logarithm of the size.
+"""A law and its forecast: the value, or log(value), is linear in log(size).
 
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
@@ -57,8 +57,8 @@ def find_vertex(
     Returns:
         The estimated best rate, the estimated loss at this rate, and the place of `tried`. With one
         seed, the error and the interval of the loss are nan. The place is "smallest" or "largest"
-        if `tried` is the first or last rate, so that a better rate may lie outside the tested
-        rates; else "".
+        if `tried` is the first or last rate, else "". Beyond the first or last rate, a better rate
+        may exist.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)

@@ -357,7 +357,7 @@ def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
-    """Return the bounds at all depths, by form of the bound's formula; {} without a bound."""
+    """Return the bound at each depth, for each form of the formula; {} if there is no bound."""
     try:
         family = find_family(row)
         scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]

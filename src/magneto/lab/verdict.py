@@ -77,7 +77,7 @@ THRESHOLDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a measurement: level, value (None if not measured), and a clause as text."""
+    """Result of a measurement: its level, its value (None if not measured), and a text."""
 
     name: str
     level: Level

@@ -294,7 +294,7 @@ def _no_questions(suite: Suite, data: str | None) -> ConfigError:
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: str) -> list[Item]:
-    """Convert records to items. A malformed record raises ValueError."""
+    """Convert records to questions with options. A malformed record raises ValueError."""
     items = []
     for number, record in enumerate(records, 1):
         try:

@@ -128,9 +128,9 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
 
 
 def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
-    """Return the duration of a segment in seconds, and the problem of the recording.
+    """Return a segment's duration in seconds, and the recording's problem ("" if none).
 
-    Only the header of the file is read. If there is no problem, the second result is "".
+    Only the header of the file is read.
     """
     try:
         with open_audio(file, segment) as found:

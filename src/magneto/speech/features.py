@@ -168,7 +168,7 @@ def stored_normaliser(config: SpeechDataConfig) -> Normalise:
 
 
 class SpeechFeatures:
-    """Function that computes normalised features, without a run's training data.
+    """Function that computes normalised features as in a run, but without its training data.
 
     Args:
         config: Data configuration of the run. `cmvn` must not be "global".

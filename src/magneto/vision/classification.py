@@ -35,9 +35,9 @@ FIGURE_BATCHES, MISTAKES = 16, 12
 
 
 Mixing = tuple[float, tuple[slice, slice] | None]
-"""How to mix a pair of images: a weight and a box. In an image's mixed target, the image's own
-target has the weight, and the partner's target has 1 - weight. CutMix swaps a box of rows and
-columns between the two images. For mixup, the box is None."""
+"""How to mix a pair of images: a weight and a box. An image's mixed target is weight * own target +
+(1 - weight) * target of the other image. CutMix swaps a box of rows and columns between the two
+images. For mixup, the box is None."""
 
 
 def draw_mixing(

@@ -379,7 +379,7 @@ class ImageModelConfig(ImageEncoderConfig):
     features of the patches at `aggregation_layer`, and the class token of the top layer. The class
     token thus learns to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
     aggregation_depth: Layers = 2
-    """Number of layers of the aggregation stack."""
+    """Number of layers of the small stack in patch aggregation."""
     loss_chunk: Free[NonNegativeInt] = 1024
     """Number of masked patches whose logits are computed at once in the loss; 0 for all."""
 
@@ -445,9 +445,9 @@ class SegmenterConfig(FineTunedImageConfig):
     auxiliary_weight: NonNegativeFloat = 0.4
     """Weight of the auxiliary head's loss."""
     inference: Literal["slide", "whole"] = "slide"
-    """Evaluation of an image. With "slide", the logits of overlapping windows of `image_size` are
-    averaged. With "whole", the model encodes the whole image at once, and interpolates learned
-    positions to the image's size."""
+    """Inference on the whole image, or on windows. With "slide", the logits of overlapping windows
+    of `image_size` are averaged. With "whole", the model encodes the whole image at once, and
+    interpolates learned positions to the image's size."""
     stride: PositiveInt | None = 341
     """Pixels from one window to the next; null uses `image_size`, so that windows do not
     overlap."""
@@ -491,8 +491,8 @@ class SegmentationDataConfig(ImageSourceConfig):
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Numbers in the masks that are ignored. With `reduce_zero_label`, list the numbers that the
-    masks have before the reduction. The number 255 is always ignored."""
+    """Ignored numbers in the masks. With `reduce_zero_label`, these are the numbers before the
+    reduction. The number 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Limits of an image's longer side and shorter side, in pixels (2048 and 512 for ADE20k).
     Before augmentation, each image is resized to the largest size within both limits, at the same

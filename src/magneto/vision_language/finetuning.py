@@ -58,7 +58,7 @@ SHARED_FIELDS = frozenset(
     [*(field.name for field in fields(MultiwayConfig)), "patch_size", "channels", "embedding_scale"]
 ) - {"max_length"}
 NO_ANSWER = -1
-"""Answer index for an unreadable image, which always counts as wrong."""
+"""Answer index for unreadable images; it always counts as wrong."""
 
 
 def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:

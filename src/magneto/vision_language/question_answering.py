@@ -497,8 +497,8 @@ def check_held_out(
     prints a warning.
 
     Raises:
-        ValueError: If the source is the run's own source, and the run was trained on images of the
-            evaluation.
+        ValueError: If run and evaluation have the same source, and the run was trained on images of
+            the evaluation.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

@@ -226,7 +226,7 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
     """Return the name of each row's group.
 
-    Rows with a common image belong to one group. Groups with a common image are merged.
+    Rows that share an image, also through other rows, form one group.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

@@ -169,8 +169,8 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
     """Compare the first row with each further row that learned at every size.
 
     Yields:
-        The names of the first row A and a further row B, log(loss of B / loss of A) at each size,
-        and the law fitted to these logarithms.
+        The names of the first row A and a further row B; log(loss of B / loss of A) at each size;
+        the fitted law of this logarithm.
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
