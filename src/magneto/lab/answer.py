@@ -44,7 +44,7 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
     if any(s.missing for s in summaries):
         return "So far there is no rate at which all seeds learned."
     if any(s.finished for s in summaries):
-        return "There is no rate at which all seeds learned."
+        return "At no rate did all seeds learn."
     return "No run learned at any of these learning rates."
 
 

@@ -92,7 +92,7 @@ STUCK: list[float | None] = [BASELINE, BASELINE]
          "Sub-LN has the best score so far: loss 3.05 ±", "1 of 5 runs have no result yet."),
         (scores(post=[None]), "No run learned at any of these learning rates.",
          "Diverged runs: Post-LN in 1 of 1."),
-        (scores(pre=[4.0, None]), "There is no rate at which all seeds learned.", ""),
+        (scores(pre=[4.0, None]), "At no rate did all seeds learn.", ""),
         ([*scores(post=[3.0]), replace(MISSING, learning_rate=1e-3, seed=1)],
          "So far there is no rate at which all seeds learned.", "1 of 2 runs have no result yet."),
         ([MISSING], "There is no result yet.", "1 of 1 runs have no result yet."),
