@@ -156,9 +156,9 @@ class Members(MediaColumn):
     Args:
         shards: Paths of the tar files.
         keys: Key of each example.
-        places: Array of int64, (examples, 3), which locates the member of each example. Columns of
-            the array are the tar file's number, the first byte, and the size in bytes. For an
-            example without a member, the tar file's number is -1.
+        places: Array of int64, (examples, 3), which locates each example's medium. Columns of the
+            array are the tar file's number, the first byte, and the size in bytes. The number is -1
+            if an example has no medium.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:

@@ -200,7 +200,7 @@ def _update(run: ShortRun) -> Finding:
 def _distinct(run: ShortRun) -> Finding:
     value = distinct_share(run.peak_steps[-1].layers)
     level = THRESHOLDS["distinct"].level(value)
-    advice = ", a rank collapse in training; lower the peak rate, or try another placement"
+    advice = " (a rank collapse in training). Lower the peak rate, or try another placement"
     text = (
         f"after {len(run.peak_steps)} steps at the peak rate, the variation between positions "
         f"makes up {percent(value)} of the output's mean square{'' if level == 'sound' else advice}"

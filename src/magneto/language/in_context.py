@@ -239,8 +239,8 @@ def prepend_demonstrations(
     """Put the same demonstrations before each option of a question.
 
     Returns:
-        The new sequences, the number of demonstrations that fit, and False for a truncated
-        question.
+        The tuple (sequences, demonstrations, whole): the new sequences, the number of
+        demonstrations that fit, and whether the question itself was kept whole.
     """
     if max(item.scored) > length:
         endings = tuple(sequence[-length - 1 :] for sequence in item.sequences)

@@ -90,9 +90,9 @@ class ImageTextRetrieval(CaptionedTask):
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add all captions of the images to a validation batch.
 
-        The entry "samples" has the images, then the texts. The entry "owners", (texts,), has the
-        row number of each text's image in the validation table. The entry "first", (images,), has
-        the index of each image's first text.
+        The entry "samples" has the images, then the texts. The entry "owners" gives the row number
+        of each text's image in the validation table, (texts,). The entry "first" gives the index
+        of each image's first text, (images,).
         """
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
