@@ -257,8 +257,8 @@ def hold_out(
 
     Rows with the same value stay together. When a table gains rows, old rows usually stay in their
     part. Rows may change their part in two cases. If a part is empty, all rows with one value move
-    to it from the other part. If fewer than half of the requested rows would be held out, further values are
-    held out, ordered by hash.
+    to it from the other part. If fewer than half of the requested rows would be held out, further
+    values are held out, ordered by hash.
 
     Args:
         table: Table to divide.
