@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from magneto.data.problems import Counts
+from magneto.progress import SILENT
 from magneto.recipe import load_recipe
 from magneto.start import advice
 from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
@@ -19,6 +20,7 @@ from magneto.start.baselines import (
     colour_and_place,
     interpolated_nats,
     n_grams,
+    pixel_regression,
     statement_alone,
 )
 from tests.unit.vision.image_files import encoded, photo, write, write_pairs
@@ -82,6 +84,18 @@ def test_words_of_statements_are_learned_from_training_alone() -> None:
     held = Part(statement=train["statement"], truth=[False, True] * 9)
     task = SimpleNamespace(splits=SimpleNamespace(train=train, validation=held))
     assert statement_alone(task) == [("the statement's words alone", {"accuracy": 0.0})]
+
+
+def test_pixels_are_learned_from_training_alone(tmp_path: Path) -> None:
+    for split, shades in (("train", (0, 255)), ("validation", (255, 0))):
+        for name, shade in zip("ab", shades, strict=True):
+            for number in range(4):
+                path = tmp_path / split / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (8, 8), shade).save(path)
+    task = load_recipe("image-classification/start", {"data.source": str(tmp_path)}).build_task()
+    task.prepare(SILENT)
+    assert pixel_regression(task) == [("logistic regression on pixels", {"accuracy": 0.0})]
 
 
 def test_a_broken_image_is_left_out_of_what_pixels_teach(tmp_path: Path) -> None:

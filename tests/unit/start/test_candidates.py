@@ -55,6 +55,7 @@ def tasks(source: Path) -> list[str]:
     (["premise", "hypothesis", "label"], ["text-classification"]),
     (["en", "de"], ["translation"]),
     (["text"], ["causal-lm", "masked-lm"]),
+    (["text", "truth", "answer"], ["causal-lm", "masked-lm"]),  # which is the label?
 ])  # fmt: skip
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_columns(tmp_path: Path, columns: list[str], expected: list[str], ending: str) -> None:
