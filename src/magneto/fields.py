@@ -288,7 +288,7 @@ class Annotation:
 
     @property
     def words(self) -> str:
-        """Type and bounds in words."""
+        """Type with its bounds, as text such as "whole number, 0 or more"."""
         origin, parts = get_origin(self.kind), get_args(self.kind)
         if origin is Literal:
             return "one of"

@@ -50,7 +50,7 @@ class Recipe:
         task: Name in `magneto.tasks.TASKS`, or "package.module:Class".
         seed: Seed of weights, data order, dropout and splits.
         learning_rates: Peak learning rate by placement, used if `training.learning_rate` is null.
-            The value of the key "default" applies to every placement without a key.
+            The key "default" has the rate of all placements that are not listed.
     """
 
     name: str

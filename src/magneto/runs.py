@@ -170,7 +170,8 @@ def pretrained_run(config: Any) -> Path:
 def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
     """Check that a run's encoder fits a configuration.
 
-    The fields `names` must be equal, unless their type is `Free` or the run lacks them.
+    The fields `names` must be equal. Fields of type `Free`, and fields that the run lacks, are not
+    compared.
 
     Raises:
         ValueError: If fields differ. The message lists the options to set.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """Entry of a task in the table."""
+    """Facts about a task that are known without its import."""
 
     # Import path of the task, "package.module:Class".
     task: str
@@ -106,7 +106,7 @@ TASKS = {
         verbs=("generate IMAGE",),
     ),
 }
-"""Entries by the task's name."""
+"""Built-in tasks by name."""
 
 
 def command(verb: str, run: Path) -> str:

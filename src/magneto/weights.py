@@ -82,7 +82,7 @@ def index_path(directory: Path, kind: str) -> Path:
 
 
 def has_tensors(directory: Path, kind: str = MODEL) -> bool:
-    """Return whether a directory has tensors of a kind."""
+    """Return whether a directory has the tensors of `kind`, such as "model"."""
     return (directory / f"{kind}.safetensors").is_file() or index_path(directory, kind).is_file()
 
 

@@ -165,7 +165,7 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
 
 
 def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float, float]:
-    """Estimate two durations in seconds: of one step, and of a run without its steps."""
+    """Estimate the seconds of one step, and of start and evaluation together."""
     from magneto.commands.plan import try_steps
 
     task = recipe.build_task()

@@ -70,7 +70,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class Bars(ProgressBars):
-    """Progress bars without messages, because the printed table says the same."""
+    """Progress bars without messages, which would repeat the printed table."""
 
     def say(self, line: str) -> None: ...
 

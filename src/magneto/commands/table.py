@@ -1,7 +1,7 @@
 """`magneto table`: tables of scores, with a row for each placement.
 
-A grid point is one combination of learning rate and --grid values. For each row, the first table
-uses the grid point with the best mean validation score.
+A grid point is one combination of learning rate and --grid values. In the first table, a row shows
+its grid point with the best mean validation score.
 """
 
 from __future__ import annotations

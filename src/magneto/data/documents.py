@@ -1,7 +1,7 @@
 """Documents of text sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
-A path is a file or a folder. In a plain-text file, a document consists of several paragraphs. In
-any other file, a document is one record. The built-in source is the documentation of Python's
+A path is a file or a folder. A plain-text file is cut into documents of several paragraphs. In
+files of records, each record is a document. The built-in source is the documentation of Python's
 standard library.
 """
 
@@ -74,8 +74,8 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
     """Return, for each split of a source, a function that yields the split's documents.
 
     Splits come from the names of files and folders if these contain "train" and a second split,
-    such as "test". Otherwise, splits come from the field "split" of records if a record has "train"
-    there. Otherwise, all documents belong to the split "train".
+    such as "test". If not, splits come from the records' field "split", if a record has "train"
+    there. Without such names or fields, all documents belong to the split "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.

@@ -46,7 +46,7 @@ class MediaColumn(ABC):
         """Return the name of a medium. The name stays the same if the source is moved."""
 
     def name(self, number: int) -> str:
-        """Return the location of a medium, for messages."""
+        """Return where the medium is, as text for error messages."""
         return self.key(number)
 
     def sizes(self) -> np.ndarray:
@@ -151,14 +151,14 @@ class Files(MediaColumn):
 
 
 class Members(MediaColumn):
-    """Column of members of tar files.
+    """Column of images or recordings in tar files.
 
     Args:
         shards: Paths of the tar files.
         keys: Key of each example.
-        places: Array of int64, (examples, 3), which locates each example's medium. Columns of the
-            array are the tar file's number, the first byte, and the size in bytes. The number is -1
-            if an example has no medium.
+        places: Place of each example's image or recording, int64 (examples, 3). The columns are the
+            tar file's number, the first byte, and the size in bytes. The tar file is -1 for an
+            example without an image or recording.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:

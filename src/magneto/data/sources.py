@@ -75,9 +75,9 @@ def split_of(name: str) -> str | None:
 
 
 def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, list[Path]]:
-    """Group paths by split. The name of a path may contain the split.
+    """Group paths by the split in their `names`, such as "photos/val".
 
-    A path without a split in its name belongs to "train".
+    A path belongs to "train" if its name has no split.
     """
     parts: dict[str, list[Path]] = {}
     for path, name in zip(paths, names, strict=True):
@@ -90,7 +90,7 @@ def split_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
-    """Return whether a record belongs to `split`. If `split` is "", every record does."""
+    """Return whether a record belongs to `split`. Every record belongs to the split ""."""
     own = split_of_record(record) if split else ""
     if own is None and split == "train":
         counts[OTHER_SPLITS] += 1

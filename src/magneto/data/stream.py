@@ -4,8 +4,8 @@ A plan is a function that returns the examples of a step's global batch. A plan 
 and the step alone, so a checkpoint saves no state of the data. The examples of a step are the same
 for any number of ranks, micro-batches and worker processes.
 
-Each use of an example has a different number, called the draw. Random augmentation depends on the
-seed, the example's number and the draw.
+Each use of an example gets a new number, `draw`. Random augmentation depends on the seed, on the
+example's number and on `draw`.
 
 A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
 """
@@ -83,7 +83,9 @@ class BatchStream:
 
 
 def cut(examples: Any, number: int, parts: int) -> Any:
-    """Divide examples, or each value of a dict of examples, into `parts`. Return piece `number`.
+    """Divide examples into `parts` pieces, and return piece `number`.
+
+    Each value of a dict is divided separately.
 
     Raises:
         ValueError: If a value of the dict has fewer examples than `parts`.
@@ -264,9 +266,9 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     Args:
         order: Numbers of the examples, sorted by length.
         sizes: Array of lengths, (examples, columns). Two columns may be source and target lengths.
-        budgets: Limits of a group's padded size, one for each column. The first limits the number
-            of examples times the largest length in column 0. The second limits this product times
-            the largest length in column 1, and so on. A group of one example may exceed the limits.
+        budgets: Limit of a product for each column. For column 0, the product is the number of
+            examples times the largest length. Each further column multiplies the product by its
+            largest length. A group of one example may exceed the limits.
     """
     sizes = sizes[order]
     groups, start = [], 0

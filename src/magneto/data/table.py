@@ -122,11 +122,9 @@ class Table:
         """Return the name of the column with the content `what`, or None if there is none.
 
         Args:
-            what: Kind of content, such as "label": a key of `COLUMN_ALIASES`, which lists usual
-                column names. If the table has several of these names, the first in the list is
-                chosen.
-            given: Name from the recipe's field data.WHAT_column. "" means no column, and None means
-                a search among the usual names.
+            what: Kind of content, such as "label": a key of `COLUMN_ALIASES`.
+            given: Value of the recipe's field data.WHAT_column. "" means no column. None means the
+                first name in the list `COLUMN_ALIASES[what]` that the table has.
             among: Columns to search (default: all columns).
 
         Raises:

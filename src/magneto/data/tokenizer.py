@@ -207,7 +207,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer") -> None:
-    """Check that the model's vocabulary of `wanted` tokens has at least `least` tokens.
+    """Check that `wanted`, the recipe's vocabulary size, is at least `least`.
 
     Raises:
         ValueError: If the vocabulary is too small.
@@ -236,7 +236,7 @@ def train_bpe(
 ) -> None:
     """Train a byte-level BPE on up to 100 million characters, and write a tokenizer.json.
 
-    Decoding restores any text exactly. Special tokens have the first numbers.
+    Decoding restores any text exactly. The ids of special tokens come first.
 
     Raises:
         ValueError: If the vocabulary size is above `MOST_TOKENS`.

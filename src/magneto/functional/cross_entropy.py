@@ -260,10 +260,10 @@ def frequency_sums(
     """Return `prediction_sums` of a baseline that predicts the frequencies of the training data.
 
     Args:
-        train: Count of each number in the training data, (size,). The function adds 1 to each
-            count.
-        asked: Count of each number among the targets, (size,).
-        allowed: True for each number that can be a target, (size,). Other numbers get the
+        train: How often each class (such as a token) occurs in the training data, (size,). The
+            function adds 1 to each count.
+        asked: How often each class is a target, (size,).
+        allowed: True for each class that can be a target, (size,). Other classes get the
             probability 0.
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)

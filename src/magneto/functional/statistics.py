@@ -45,7 +45,7 @@ def joint_differences(
 
     Args:
         pairs: Pairs of groups of independent measurements. A group may be in several pairs.
-        level: Probability that no difference is a false positive.
+        level: Confidence level of all intervals together.
 
     Raises:
         ValueError: If a group is empty.

@@ -96,7 +96,7 @@ def joiner_transducer_loss(
         encoder_lengths: Number of frames of each utterance, (batch,).
         target_lengths: Number of labels of each utterance, possibly 0, (batch,).
         blank: Index of the blank in the vocabulary.
-        tile: About how many cells have logits in memory at once.
+        tile: Approximate number of cells whose logits are in memory at once.
 
     Returns:
         Losses in nats, (batch,).
@@ -115,8 +115,8 @@ class TransducerAlignment:
     """Alignment of labels with frames.
 
     Attributes:
-        frames: Frame at which the best path emits each label, (batch, labels). Padding and
-            utterances without a path have -1.
+        frames: Frame at which the best path emits each label, (batch, labels). The frame is -1 for
+            padding and for utterances without a path.
         score: Log-probability of the best path in nats, (batch,).
         log_likelihood: Log-probability of all paths, which is minus the loss, (batch,).
         occupancy: Probability that a path visits each cell, (batch, time, labels + 1); 0 in
@@ -409,9 +409,10 @@ def _impossible(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def forward_scores(lattice: Lattice, join: Callable[..., Tensor] = torch.logaddexp) -> Tensor:
-    """Return the log-probability of all paths from the start to each cell, by diagonals.
+    """Return the log-probability of all paths from the start to each cell.
 
-    If `join` is `torch.maximum`, the scores are those of the most probable path to each cell.
+    Cells are stored by anti-diagonal. If `join` is `torch.maximum`, the scores are those of the
+    most probable path to each cell.
     """
     blank, label = lattice.blank, lattice.label
     scores = _impossible(blank.shape, blank)

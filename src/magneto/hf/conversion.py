@@ -195,7 +195,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     transformers' configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If transformers' model cannot have the same outputs.
+        ValueError: If no transformers model of this type has the same outputs.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)
@@ -249,8 +249,8 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     """Convert torch's TransformerEncoder to an `Encoder`, in evaluation mode.
 
     With `norm_first` (Pre-LN), torch's encoder must have a final norm. Without `norm_first`
-    (Post-LN), torch's encoder must not have a final norm. The result takes inputs of
-    shape (batch, length, width) and has no dropout.
+    (Post-LN), torch's encoder must not have a final norm. The returned `Encoder` has no dropout.
+    Its inputs have the shape (batch, length, width).
 
     Raises:
         ValueError: If Magneto does not support an option.

@@ -209,8 +209,7 @@ class Field:
 
 
 Fields = Mapping[str, str | Field]
-"""Map from Magneto's fields to the other library's fields. A plain name means that both libraries
-have the same value."""
+"""Map from Magneto's fields to the other library's fields. A `Field` also converts values."""
 
 
 def _known(fields: Fields) -> list[tuple[str, Field]]:
@@ -371,7 +370,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return the tensors with the names that the other methods expect."""
+        """Return the tensors, renamed for the other methods."""
         return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
@@ -386,7 +385,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def computed(self, state: State, config: Any) -> State:
-        """Return the tensors that Magneto stores and the library's files lack."""
+        """Compute the tensors of Magneto's model that the library's files do not contain."""
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:

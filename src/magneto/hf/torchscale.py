@@ -276,8 +276,8 @@ class _Beit3(WeightFormat):
     """Format of a BEiT-3 model.
 
     Weights with the tensor `mark` have this format. `head` has the names of tensors in the head.
-    `normed` says whether the head has norms. `sizes` maps a field of the configuration to a tensor;
-    the field's value is the tensor's length.
+    `normed` says whether the head has norms. `sizes` maps fields of the configuration to names of
+    tensors, whose lengths are the fields' values.
     """
 
     name, placements = "beit3", ("sub",)

@@ -347,7 +347,7 @@ UNSUPPORTED_ARGUMENTS = {
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
     ),
 }  # fmt: skip
-"""Unsupported arguments. The keys are advice for the error message."""
+"""Unsupported arguments, grouped by the advice in the error message."""
 HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings

@@ -141,7 +141,7 @@ def next_result(summary: Summary) -> str:
 
 
 def divergence(summaries: Sequence[Summary]) -> list[str]:
-    """Return one sentence that counts each row's diverged runs, or [] if no run has ended."""
+    """Return a list with one sentence on diverged runs, or [] if no run has ended."""
     if not any(s.ended for s in summaries):
         return []
     lost = [f"{s.title} in {s.diverged} of {s.ended}" for s in summaries if s.diverged]

@@ -32,7 +32,7 @@ DEPTHS = (6, 12, 24, 48)
 # More seeds than inputs (samples), because updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
-"""A stack to measure: its configuration with one layer, and its kind (encoder or decoder)."""
+"""Stack to measure: a configuration with one layer, and "encoder" or "decoder"."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the updates and activations of every row, with the recipe of the row's first run.
 
-    Measurements that are already in the folder are read and not repeated. `failed` names the rows
-    in which no run learned. A probe of each failed row looks for the reason of the failure.
+    Measurements that are already in the folder are read and not repeated. In the rows `failed`, no
+    run learned. For each of these rows, a probe of the first run's recipe looks for the reason.
 
     Returns:
         A dictionary with these keys. In "updates" and "growth", the entry "placement" is the name

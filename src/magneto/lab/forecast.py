@@ -152,8 +152,8 @@ def shared_seeds(
     """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
-    the lowest mean loss. The shared seeds are the first seeds that ran at the best rate and at its
-    neighbours in `good`. Return None if no rate in `good` has a run of the first seed.
+    the lowest mean loss. The shared seeds are the first n seeds. All of them ran at the best rate
+    and at its neighbours in `good`. Return None if no rate in `good` has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})

@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def row(self) -> str:
-        """Name of the cell's row: the values of all fields except learning rate and seed."""
+        """Row of the comparison, named by all values except learning rate and seed."""
         others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "Recipe"
@@ -91,7 +91,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
     Nothing is written.
 
     Returns:
-        The given sweep, to which the `further` cells of the folder's sweep are added.
+        The given sweep. Its `further` also contains the `further` of the folder's sweep.
 
     Raises:
         ConfigError: If a recipe is wrong or was edited, or if a run is repeated.

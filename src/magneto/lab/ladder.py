@@ -446,7 +446,7 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the runs that a size's share of the budget allows, in the order of seeds.
+    """Return the first runs of a size, ordered by seed, that fit in its share of the budget.
 
     While no run of this size has finished, all runs with the first seed are allowed.
     """

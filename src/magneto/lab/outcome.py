@@ -117,8 +117,8 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     final loss is not below the initial loss.
 
     The final loss is the lower of training loss and validation loss. An overfitted classifier has
-    learned, although its validation loss is high. If the score is the validation loss, the training
-    loss does not count. Dropout can keep the training loss low despite a rank collapse.
+    learned, although its validation loss is high. If the metric is the loss, the final loss is the
+    validation loss. Dropout can keep the training loss low despite a rank collapse.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -253,10 +253,7 @@ def group_text(group: Group, decimals: int) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of the runs of one row.
-
-    A row is a placement with one value of each further field of the grid.
-    """
+    """Summary of one row of a comparison: runs that differ only in learning rate and seed."""
 
     placement: str
     title: str
@@ -288,9 +285,9 @@ class Summary:
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
     """Summarise the results of the row that `placement` names.
 
-    `cells` must contain the results of all rows. Stable rates and sensitivities use only seeds that
-    every row has at every rate. While a run at a rate is missing, the rate counts neither as best
-    nor as stable.
+    `cells` must contain the results of all rows. The largest stable rate and the sensitivity use
+    only seeds that every row has at every rate. A rate with a missing run is neither best nor
+    stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)

@@ -203,8 +203,9 @@ def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float]
 def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str, RunScore]:
     """Return the scores in a file of a run, by column.
 
-    An output of `magneto evaluate --keep NAME` has the column NAME. A result of the VQA
-    leaderboard, [{"test-dev": {"overall": 71.2, ...}}], has a column in percent for each split.
+    If `magneto evaluate --keep NAME` wrote the file, the column is NAME. In a result of the VQA
+    leaderboard, each split is a column in percent. Such a result looks like [{"test-dev":
+    {"overall": 71.2, ...}}].
 
     Raises:
         ConfigError: If the file has an unknown format.

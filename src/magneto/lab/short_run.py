@@ -206,7 +206,7 @@ def short_run(
     """Take and measure the first `steps` steps (at least 1) of training.
 
     `task.prepare` must have been called. `model` must be a result of `initial_model`, and is
-    trained in place. Unless `rates` is empty, the first step is also tried at all `rates` and at
+    trained in place. If `rates` is not empty, the first step is also tried at these rates and at
     the peak rate.
 
     Raises:

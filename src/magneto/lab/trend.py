@@ -138,8 +138,8 @@ def fit_law(
 
     Args:
         points: (size, value, standard error of the value's logarithm) for each measured size, at
-            least one. An error of nan counts as 0.
-        size: Size of the forecast.
+            least one. If the error is nan, it counts as 0.
+        size: Size at which to forecast the value.
         prior: Prior of the law's parameters, see `Prior`.
         logs: Whether the logarithm of the value is linear in the logarithm of the size. If `logs`
             is False, the value itself is linear, and the errors in `points` are those of the value.
@@ -181,7 +181,7 @@ def fit_law(
 def reaches(law: Law, limit: float, size: float) -> float | None:
     """Return the size at which the value of a law reaches `limit`; None if there is no such size.
 
-    The law must be a power law, with the forecast for `size` as "value".
+    The law must be the result of `fit_law` for this `size` with `logs=True`.
     """
     if not law["exponent"]:
         return None

@@ -65,9 +65,9 @@ class Update:
         placement: Name of the placement, or of the row in a comparison.
         layers: Depth of the stack.
         seed: Seed of weights, inputs and labels.
-        reading: "label" or "output". "label" is the change of a label's logit by a step on this
-            logit, divided by the width. "output" is the norm of the change of all features by a
-            step on the mean cross-entropy, divided by the norm of the features.
+        reading: "label" or "output". For "label", a step increases a label's logit. The logit's
+            change is divided by the width. For "output", a step lowers the mean cross-entropy. The
+            norm of the features' change is divided by the norm of the features.
         optimizer: "sgd" or "adam".
         value: The change, as a mean over samples.
     """
@@ -164,7 +164,7 @@ def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor)
 
 
 def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, dict[str, Tensor]]:
-    """Return each optimizer's step with learning rate 1, in the direction that increases `up`."""
+    """Return the steps of SGD and Adam that increase `up`, with learning rate 1."""
     weights = {f"layers.{n}": p for n, p in model.layers.named_parameters() if p.ndim >= 2}
     up_hill = dict(zip(weights, torch.autograd.grad(up, [*weights.values()]), strict=True))
     return {"sgd": up_hill, "adam": {name: part.sign() for name, part in up_hill.items()}}
@@ -309,8 +309,8 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 class Bound:
     """The theory's bound on the model update by one SGD step, divided by learning rate and width.
 
-    `derived` and `measured` have one value for each form of the formula. They are empty if there is
-    no bound.
+    `derived` and `measured` have one value for each form of the formula. Without a bound, both are
+    empty.
 
     Attributes:
         derived: Bound for square matrices with the placement's initialisation.

@@ -29,9 +29,9 @@ SMALL_MOVE = 0.1
 class Threshold:
     """Two limits that classify a measured number.
 
-    `worse` is the bad side of the limits, "above" or "below". If the number is beyond the limit
-    `undecided`, the outcome of training is open. If the number is beyond the limit `fails`,
-    training probably fails. If `fails` is None, no value of the number predicts failure.
+    `worse` says whether numbers "above" or "below" the limits are bad. Past the limit `undecided`,
+    the outcome of training is open. Past the limit `fails`, training probably fails. If `fails` is
+    None, no number predicts failure.
     """
 
     worse: Literal["above", "below"]
@@ -279,7 +279,7 @@ def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
 def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
     """Return the rate at which a first step changes the output by `moved`, or None.
 
-    The result is interpolated between tested rates, or None if `moved` is outside the measured
+    The rate is interpolated between tested rates. None means that `moved` is outside the measured
     changes.
     """
     points = [(t.moved, t.learning_rate) for t in tries if t.learning_rate > 0]

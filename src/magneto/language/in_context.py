@@ -198,7 +198,7 @@ def evaluate_suite(
 def draw_demonstrations(
     size: int, num_fewshot: int, seed: int, question: int, excluded: int | None
 ) -> list[int]:
-    """Return the indices of a question's demonstrations, all different.
+    """Draw different demonstrations for a question, and return their indices.
 
     A limit on the number of questions does not change the demonstrations.
     """

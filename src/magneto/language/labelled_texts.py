@@ -394,8 +394,8 @@ class EncodedTexts:
         """Return "tokens", "mask" and "token_types" of padded inputs, each (batch, length).
 
         Args:
-            numbers: Numbers of the inputs, (batch,).
-            pad: Padding token.
+            numbers: Indices of the inputs, (batch,).
+            pad: Id of the padding token.
         """
         rows = [self.tokens[number] for number in numbers]
         lengths = np.array([len(row) for row in rows])

@@ -108,7 +108,7 @@ class Masking:
         self.joins_right = np.array([bool(piece) and _in_word(piece[-1]) for piece in pieces])
 
     def batch(self, rows: np.ndarray, seeds: Iterable[Sequence[int]]) -> dict[str, Tensor]:
-        """Mask tokens of each row, with a seed for each row.
+        """Mask random tokens in every row. Each row has its own seed.
 
         Returns:
             "tokens" are the masked input, (batch, length). "positions" are the masked positions in

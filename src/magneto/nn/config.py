@@ -40,7 +40,7 @@ Layers = Annotated[int, Interval(ge=1, le=100_000)]
 Beams = Annotated[int, Interval(ge=1, le=1_000)]
 """Number of hypotheses of a beam search."""
 BEAMS = 5
-"""Default number of beams. For translation, the paper and fairseq use the same number."""
+"""Default number of beams, as for translation in the paper and in fairseq."""
 
 
 @dataclass(frozen=True)

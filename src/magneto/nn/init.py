@@ -1,8 +1,8 @@
 """Initialisation of weights by their role, linear layers, and norms.
 
-Every module with parameters or buffers fills them in `reset_parameters` and touches no submodule.
-torch's modules do the same. A model can therefore be built on the meta device and initialised
-later, module by module (`magneto.training.model`).
+As in torch, a module's `reset_parameters` fills its own parameters and buffers, and touches no
+submodule. A model can therefore be built on the meta device and initialised later, module by module
+(`magneto.training.model`).
 
 | tensor                             | initial value                                          |
 |------------------------------------|--------------------------------------------------------|
@@ -68,7 +68,7 @@ class Projection(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the role and the rows of the weight, as a view, for each slice."""
+        """Yield each slice's role, and its rows as a view of the weight."""
         parts = self.weight.split([rows for _, rows in self.slices])
         yield from zip((role for role, _ in self.slices), parts, strict=True)
 
@@ -190,7 +190,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def identity(x: Tensor, *others: Tensor) -> Tensor:
-    """Return x. This function takes the place of absent norms and other absent modules.
+    """Return x. This function replaces norms and other modules that a model does not have.
 
     Most norm slots of a layer are empty. An `nn.Identity` in each empty slot would make small
     models a few percent slower.

@@ -415,7 +415,7 @@ def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
 
 
 class ToRows(torch.autograd.Function):
-    """Copy of tokens to padded rows, with a faster backward pass than torch's autograd."""
+    """Operation that copies tokens into padded rows, with a faster backward pass than autograd."""
 
     @staticmethod
     def forward(
@@ -435,7 +435,7 @@ class ToRows(torch.autograd.Function):
 
 
 class FromRows(torch.autograd.Function):
-    """Copy of tokens from padded rows, the inverse of `ToRows`."""
+    """Operation that copies tokens out of padded rows, the inverse of `ToRows`."""
 
     @staticmethod
     def forward(

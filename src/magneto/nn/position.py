@@ -1,13 +1,12 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Images have a grid of patches and two more encodings: BEiT's relative bias, and rotary positions in
-two dimensions. The relative bias and the rotary positions of the grid act in attention. The
-embeddings of the same model may also have learned or sinusoidal positions. Prefix vectors, such as
-a class token, have no place on the grid.
+two dimensions. Grid encodings act in attention, so the embeddings may have learned or sinusoidal
+positions as well. Prefix vectors, such as a class token, have no place on the grid.
 
-Each position encoding has two parts. The part of the stack runs once, at the start of the forward
-pass. It may change the embeddings or compute a tensor for all layers. The part of a layer runs
-before attention. It may change queries and keys, or add a bias to the attention logits.
+A position encoding has a part for the stack and a part for each layer. At the start of the forward
+pass, the stack's part may change the embeddings or compute a tensor for all layers. Before
+attention, a layer's part may change queries and keys, or add a bias to the logits.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from magneto.nn.init import Projection
 from magneto.theory.placement import Sublayer
 
 Logits = tuple[Tensor, Tensor, Tensor | None]
-"""Queries, keys and bias of the attention logits."""
+"""Queries, keys, and a bias for the attention logits (or None)."""
 
 # Suffixes of the names of position tensors.
 ABSOLUTE = "position_embedding.table.weight"
@@ -35,7 +34,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Part of a position encoding that runs once. This base class does nothing."""
+    """A stack's part of a position encoding. This base class does nothing."""
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()
@@ -156,9 +155,9 @@ class TransformerXLTable(StackPositions):
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x and the sinusoids of all distances, (key length + query length, width).
 
-        The first row is for the largest distance, from the last query to the first key. Each next
-        row is for a distance lower by 1. The last row belongs to no pair of query and key, but
-        `shift` needs it.
+        The first row is for the largest distance, from the last query to the first key. From row to
+        row, the distance falls by 1. The last row belongs to no pair of query and key, but `shift`
+        needs it.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
@@ -236,10 +235,9 @@ def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
 def bias_rows(grid: Grid) -> int:
     """Return the number of rows of a bias table.
 
-    The table has a row for each relative position. If the grid has a prefix, the table ends with
-    three more rows. The third-last row is for prefix vectors that attend to the grid. The
-    second-last row is for grid places that attend to the prefix. The last row is for pairs of
-    prefix vectors.
+    The table has a row for each relative position. If the grid has a prefix, three rows follow. In
+    the first, prefix vectors attend to the grid. In the second, grid places attend to the prefix.
+    In the third, prefix vectors attend to each other.
     """
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
@@ -265,7 +263,7 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """Part of a position encoding that runs in a layer. This base class does nothing."""
+    """A layer's part of a position encoding. This base class does nothing."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -371,14 +369,13 @@ ENCODINGS: dict[str, tuple[type[StackPositions], type[LayerPositions]]] = {
     "transformer_xl": (TransformerXLTable, TransformerXLLogits),
     "alibi": (AlibiTable, BiasedLogits),
 }
-"""For each value of the field `positions`, the class for the stack and the class for a layer."""
+"""Classes by the field `positions`: the first for the stack, the second for a layer."""
 GRID_ENCODINGS: dict[str, tuple[type[GridEncoding], type[LayerPositions]]] = {
     "relative_bias": (GridIndex, GridBiasLogits),
     "shared_relative_bias": (SharedGridBias, BiasedLogits),
     "rotary": (GridRotaryTable, RotaryLogits),
 }
-"""For each value of the field `grid_positions`, the class for the stack and the class for a
-layer."""
+"""Classes by the field `grid_positions`: the first for the stack, the second for a layer."""
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPositions:
@@ -456,8 +453,8 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate a table of relative biases, (rows, heads), to another grid.
 
-    Rows are in the order of `relative_index`. The rows for a prefix are copied, so both grids must
-    have a prefix, or neither.
+    Rows are in the order of `relative_index`. The three rows for a prefix are copied. Either both
+    grids have a prefix, or neither has one.
     """
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]

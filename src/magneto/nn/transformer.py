@@ -33,8 +33,7 @@ class ProbedStack(nn.Module, ABC):
         config: Shape of the stack.
         causal: Flag for causal attention: no position attends to a later position.
         layers: Layers from bottom to top.
-        final_norm: Norm after the top layer. Stacks for several modalities have a dictionary of
-            norms.
+        final_norm: Norm after the top layer, or a dictionary of norms by modality.
     """
 
     config: TransformerConfig
@@ -74,7 +73,7 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """For each token, return a mean over the tokens of the same sample.
+        """Return for every token the mean vector of its sample.
 
         The probe (`magneto.lab.probe`) subtracts this mean from the token's vector.
 

@@ -246,8 +246,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    The function gets a piece of the stream, and True if the piece is the last. The function returns
-    the resampled samples that later pieces cannot change.
+    The function takes a piece of the stream, and a flag that is True for the last piece. The
+    function returns the resampled samples that later pieces cannot change.
     """
     if rate == sample_rate:
         return lambda samples, last: samples

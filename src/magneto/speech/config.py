@@ -176,7 +176,7 @@ class SpeechDataConfig:
     """Maximum size of a group's lattice: padded frames x (tokens of the longest transcript + 1).
     The size of the lattice determines the memory of the transducer loss."""
     block: PositiveInt = 20_000
-    """Number of utterances sorted by length at a time."""
+    """Number of random utterances that are sorted by length together."""
     synthetic: SyntheticConfig = SyntheticConfig()
     """Built-in synthetic utterances."""
 

@@ -241,9 +241,9 @@ FACTOR = 6364136223846793005
 
 Fusion = Callable[[Tensor, Tensor], Tensor]
 """Function for shallow fusion with a language model. The first argument has the padded labels of
-each hypothesis, (hypotheses, labels). The second argument has the number of labels of each
-hypothesis, (hypotheses,). The result is log-probabilities of the next label, (hypotheses,
-vocabulary). The log-probability of blank is not used."""
+each hypothesis, (hypotheses, labels). The second argument says how many labels each hypothesis has,
+(hypotheses,). The result is log-probabilities of the next label, (hypotheses, vocabulary). The
+log-probability of blank is not used."""
 
 
 @dataclass(frozen=True)
@@ -297,9 +297,8 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge each pair of equal hypotheses into the first of the two.
 
-        No three hypotheses of an utterance have the same labels. In a pair of equal hypotheses,
-        one hypothesis emitted a label at the current frame, and the other hypothesis emitted a
-        blank.
+        At most two hypotheses of an utterance have the same labels. One of the two emitted a label
+        at the current frame, the other a blank.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place

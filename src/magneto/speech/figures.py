@@ -31,7 +31,7 @@ HEADROOM = 1.18
 def recognised_words(
     references: Sequence[str], hypotheses: Sequence[str]
 ) -> dict[str, Counter[str]]:
-    """Count the recognised words for each word of the references.
+    """For each reference word, count the words that were recognised in its place.
 
     The recognised word is "" for a deletion. The reference word is "" for an insertion.
     """

@@ -33,7 +33,7 @@ class Word:
 
     @property
     def middle(self) -> float:
-        """Middle of start and end in seconds."""
+        """Time halfway between start and end, in seconds."""
         return (self.start + self.end) / 2
 
 

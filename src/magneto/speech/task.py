@@ -275,7 +275,8 @@ def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
 def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     """Return the half-width of the 95 % confidence interval of a word error rate.
 
-    Utterances are assumed independent. The result is nan for fewer than two references with words.
+    The interval assumes that utterances are independent. The result is nan for fewer than two
+    references with words.
     """
     each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
     words = np.array([count_references(found) for found in each])

@@ -359,7 +359,8 @@ def find_placement(name: str | Placement) -> Placement:
     unchanged.
 
     Raises:
-        ValueError: If no row has this name. The message suggests the nearest row and lists all.
+        ValueError: If there is no such placement. The message suggests the nearest name and lists
+            all names.
     """
     if isinstance(name, Placement):
         return name

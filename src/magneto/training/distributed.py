@@ -366,8 +366,7 @@ class Piece:
         start: Number of the first row.
         shape: Shape of the whole tensor.
         sharded: True if the rows are divided over ranks, False if each rank has all rows.
-        replica: Index of the copy of the model to which this rank belongs. Under "hybrid", each
-            node has one copy.
+        replica: Index of this rank's copy of the model, 0 unless the strategy is "hybrid".
     """
 
     tensor: Tensor
@@ -440,8 +439,8 @@ def keep_freed_memory(
 ) -> Iterator[bool]:
     """Make malloc keep freed memory for reuse inside the block.
 
-    This works only on a CPU with glibc, and only if the environment does not set malloc's
-    thresholds. The context manager yields whether it works.
+    This works on a CPU with glibc, if the environment sets no malloc thresholds. Otherwise, the
+    context manager yields False.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

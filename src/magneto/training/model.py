@@ -5,10 +5,10 @@ device, sharded, and initialised module by module. With module-by-module initial
 needs memory for the whole model. A module's random numbers depend on the seed and the module's name
 alone.
 
-Module-by-module initialisation works if `reset_parameters` alone fills a module's tensors. This is
-true for the modules of torch and Magneto. It fails for modules that set values in a child, load
-weights, or have parameters without `reset_parameters`. A model with such a module is built whole in
-every process, which then keeps its own rows.
+Module-by-module initialisation works if `reset_parameters` alone fills a module's tensors, as in
+torch and Magneto. It fails for modules that set values in a child, load weights, or have parameters
+without `reset_parameters`. If a model has such a module, every process builds the whole model, and
+then keeps its own rows.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def gradient_scale(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient norm before clipping, and a factor for the gradients.
+    """Return the gradient norm before clipping, and the factor that averages and clips gradients.
 
     The gradients must be those of the summed loss, averaged over ranks. The factor turns these
     gradients into the clipped gradients of the mean loss. `count` is the number of predictions on
@@ -122,10 +122,7 @@ def gradient_scale(
 def scale_gradients(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> Tensor:
-    """Multiply the gradients by the factor of `gradient_scale`, and return the gradient norm.
-
-    The gradient norm is that of the mean loss before clipping.
-    """
+    """Average and clip the gradients by `gradient_scale`. Return their norm before clipping."""
     norm, scale = gradient_scale(parameters, count, clip_norm, world)
     torch._foreach_mul_([local_shard(p.grad) for p in parameters if p.grad is not None], scale)
     return norm

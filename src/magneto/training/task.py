@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Combine several losses into one, with the sums of their fields."""
+    """Add several losses, field by field."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()
@@ -200,9 +200,8 @@ class Task(ABC):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update values without gradients, such as moving averages, after every optimizer step.
 
-        During a step, the forward passes of micro-batches store sums in the model. The function
-        `add_up` adds these sums over all ranks. The result must not depend on how a batch is
-        divided.
+        In a step, the model may store sums over the examples of its forward passes. `add_up` adds
+        such sums over all ranks. The result must not depend on how a batch is divided.
 
         Args:
             model: Model on the device. Gradients are disabled.
@@ -262,11 +261,12 @@ class Task(ABC):
     def predict(self, model: nn.Module, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the model's prediction for each input, as plain values or tensors to print.
 
+        `prepare` has not been called, so the method must work without the data.
+
         Args:
-            model: Model with a run's weights, in evaluation mode. The method `prepare` of the task
-                has not been called.
-            inputs: Inputs of the model. A task named by import path gets rows of tables, as
-                mappings from column names to values. Values of a .csv file are strings.
+            model: Model with a run's weights, in evaluation mode.
+            inputs: Inputs of the model. For your own task, each input is a table row: a mapping
+                from column names to values. Values of a .csv file are strings.
         """
         raise NotImplementedError
 

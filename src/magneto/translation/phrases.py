@@ -65,7 +65,7 @@ def phrase_languages() -> list[str]:
 def phrases(first: str, second: str, count: int = PHRASES) -> Iterator[tuple[str, str]]:
     """Yield at most `count` phrases in two languages.
 
-    A phrase is skipped if Babel lacks the phrase in either language.
+    Phrases that Babel lacks in one of the languages are skipped.
     """
     babel = import_babel()
     locales = babel.Locale.parse(first), babel.Locale.parse(second)

@@ -405,7 +405,7 @@ class GroupMaker:
         return counts
 
     def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
-        """Pad examples to a group.
+        """Return a group of padded examples.
 
         `directions` and `numbers` have the direction and the index of each example.
         """

@@ -201,7 +201,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class PairedAugmentation:
-    """Augmentation of training images with their masks.
+    """Augmentation of a training image together with its mask.
 
     First, `fit` limits an image's size; see `resize_to_fit`.
     """

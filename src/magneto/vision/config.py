@@ -86,8 +86,8 @@ class ImageInputConfig:
     per side. The smallest possible value is 2 pixels."""
     channels: Side | None = 3
     """Number of channels of the image. Null takes the number from the pre-trained run or image
-    tokenizer. Without a run or tokenizer, null takes 1 if all images of a sample are grey, else
-    3."""
+    tokenizer. Without a run or tokenizer, null means 1 if all images of a sample are grey, and 3
+    otherwise."""
 
     @rule
     def _patches_fill_the_image(self) -> Iterator[str]:
@@ -375,7 +375,7 @@ class ImageModelConfig(ImageEncoderConfig):
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
     """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns patch aggregation off.
-    Patch aggregation adds a small stack, which also predicts the codes. The small stack reads the
+    Patch aggregation adds a small stack that predicts the same codes. The small stack reads the
     features of the patches at `aggregation_layer`, and the class token of the top layer. The class
     token thus learns to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
     aggregation_depth: Layers = 2
@@ -426,12 +426,12 @@ class SegmenterConfig(FineTunedImageConfig):
     images' shorter sides, but at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
     """Number of classes. Null takes the number of the data's class names. If the data have no class
-    names, null uses the largest class number in the masks, plus 1. Magneto searches at most 2,000
-    masks of each split."""
+    names, null uses the largest class number in the masks, plus 1. To find the number, Magneto
+    reads at most 2,000 masks of each split."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read. The last of the four layers must
-    be the top layer of the encoder. BEiT has 3, 5, 7, 11 of 12 layers, and 7, 11, 15, 23 of 24.
-    Null uses four evenly spaced layers."""
+    be the top layer of the encoder. With 12 layers, BEiT uses 3, 5, 7 and 11. With 24 layers, BEiT
+    uses 7, 11, 15 and 23. Null uses four evenly spaced layers."""
     head_channels: Width = 768
     """Channels of UperNet (768 for a base model, 1024 for a large model)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)

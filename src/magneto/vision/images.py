@@ -114,8 +114,8 @@ class ImageSplit:
         table: Table with a column "image". Columns of labels, masks and texts are optional. The
             column "label" has int64 class numbers, or `UNLABELLED`.
         problems: Counter of images that can't be read properly.
-        names: Names of the columns of images, in the model's order. Every example has an image in
-            each of these columns.
+        names: Names of the image columns, in the order of the model's inputs. Every example has an
+            image in each of these columns.
     """
 
     table: Table

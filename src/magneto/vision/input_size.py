@@ -149,7 +149,7 @@ class ImageInputTask(Task):
         return self.input_format_of(self.splits.train.peak)
 
     def input_format_of(self, peak: int = 255, normalisation: str | None = None) -> InputFormat:
-        """Return the input format of images whose largest possible pixel value is `peak`."""
+        """Return the input format of images with pixel values from 0 to `peak`."""
         size, _, channels = self.model_config.input_sizes
         return InputFormat(size, channels, normalisation or self.data_config.normalisation, peak)
 

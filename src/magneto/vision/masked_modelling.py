@@ -34,10 +34,9 @@ from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodePrediction
 class PatchAggregation(nn.Module):
     """Patch aggregation: a small stack over a middle layer's patches and the top class token.
 
-    A middle layer's patches do not describe the whole image. This description must come from the
-    class token (arXiv 2208.06366, section 3.2). In BEiT v2's released code, the model and the small
-    stack share the final norm and the relative position bias. In Magneto, the model and the small
-    stack share no parameters.
+    Patch features of a middle layer do not describe the whole image. The class token thus learns to
+    describe the image (arXiv 2208.06366, section 3.2). In BEiT v2's released code, the small stack
+    uses the model's final norm and relative position bias. In Magneto, the small stack has its own.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:

@@ -97,7 +97,7 @@ def count_pixels(
 
 
 def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
-    """Return the numbers in the splits' masks that are not ignored, in ascending order.
+    """Return the numbers that occur in masks, in ascending order, without ignored numbers.
 
     At most `SAMPLE` masks of each split are read.
 
@@ -125,7 +125,7 @@ def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     """Return a confusion matrix of pixels, int64 (classes, classes).
 
     `labels` are the right classes, or `IGNORED`. `answers` are the predicted classes, shaped like
-    `labels`. Rows of the matrix are right classes. The host does not wait for the device.
+    `labels`. A row counts the pixels of one right class. The host does not wait for the device.
     """
     pair = labels.long() * classes + answers
     last = torch.full_like(pair, classes * classes)

@@ -248,9 +248,9 @@ class ImageTokenizer(ImageEncoder):
 def patch_pixels(images: Tensor, size: int) -> Tensor:
     """Return each patch's pixels followed by a constant, (batch, patches, channels * size² + 1).
 
-    A patch's code depends only on the direction of the patch's vector. Because of the constant, a
-    bright and a dark patch of one colour have vectors of different directions. Images are (batch,
-    channels, height, width) in [-1, 1].
+    A patch's code depends only on the direction of the patch's vector. The constant gives a bright
+    and a dark patch of one colour different directions. Images are (batch, channels, height, width)
+    in [-1, 1].
     """
     patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)

@@ -176,7 +176,7 @@ class InputFormat:
 
     @property
     def blank(self) -> np.ndarray:
-        """Normalised image of zeros, float32 (channels, size, size)."""
+        """Image whose normalised pixels are all 0, float32 (channels, size, size)."""
         return np.zeros((self.channels, self.size, self.size), np.float32)
 
     def normalise(self, pixels: np.ndarray) -> np.ndarray:

@@ -12,9 +12,9 @@ into a contraction ("dont" becomes "don't"). The rules are those of the official
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
 two digits, all punctuation marks are removed. In other answers, spaces matter. If any hyphen is
-beside a space, all hyphens are removed. If none is, every hyphen becomes a space. The same holds
-for the other punctuation marks. A full stop is removed unless a digit follows. At most 32 full
-stops are removed. The number word "none" becomes "0".
+beside a space, all hyphens are removed. If no hyphen is beside a space, every hyphen becomes a
+space. The same holds for the other punctuation marks. A full stop is removed unless a digit
+follows. At most 32 full stops are removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
 at least nine questions of the training and validation splits. Before this count, the majority
@@ -61,7 +61,7 @@ CONTRACTED = re.findall(
     you've
 """,
 )
-"""Contractions: normalisation changes "dont", for example, to "don't"."""
+"""Contractions. Normalisation changes "dont" to "don't", for example."""
 
 When = Literal["where_annotators_disagree", "always"]
 """When answers are normalised before the comparison.
@@ -216,7 +216,7 @@ def _lines(text: str) -> list[Any]:
 def gather_targets(
     questions: Sequence[Sequence[str]], answers: Sequence[str], lookup: Lookup
 ) -> Any:
-    """Return the target of each listed answer for each question.
+    """Return the training targets of each question, one for each answer in `answers`.
 
     The result is a `scipy.sparse.csr_array`, float32 (questions, answers). The target of an answer
     is the answer's official accuracy.

@@ -51,9 +51,9 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     multiplied by sqrt(width), and get unit variance. Position embeddings are also initialised from
     N(0, 1/width). Torchscale initialises position embeddings from N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
-    """Final norm of the stack. With "placement", there is a final norm if the norm placement has a
-    final norm, as Pre-LN has. With "none", there is no final norm. BEiT-3 has no final norm for
-    question answering, because the pooler begins with a norm."""
+    """Final norm of the stack. "placement" adds a final norm if the norm placement has one, as
+    Pre-LN does. "none" adds no final norm. BEiT-3 has no final norm for question answering, because
+    the pooler begins with a norm."""
 
     @property
     def ends_in_mask(self) -> bool:
@@ -187,8 +187,8 @@ class MaskedDataConfig(CaptionDataConfig):
     """The shorter side of validation images is resized to this number of pixels before the centre
     crop. null: the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
-    """Augmentation of training images with a text. Do not flip images whose texts mention left or
-    right."""
+    """Augmentation of training images that have a text. Do not flip images whose texts mention left
+    or right."""
     batch_shares: tuple[PositiveInt, PositiveInt, PositiveInt] = (1, 1, 1)
     """Ratio of images, texts and pairs in a batch. In BEiT-3's paper, one third of a batch is
     images, one third texts, and one third pairs."""
@@ -353,9 +353,9 @@ class ImageTextRetrieverConfig(FineTunedConfig):
     """Encoder of images and texts, with one head for images and one head for texts."""
 
     pooling: Literal["first", "mean"] = "first"
-    """Features that the heads read. With "first", as in BEiT-3, the heads read an image's class
-    token and a text's `<s>`. With "mean", the heads read the mean over an image's patches and the
-    mean over a text's tokens."""
+    """Input of the heads. With "first", as in BEiT-3, the heads read an image's class token and a
+    text's `<s>`. With "mean", the heads read the mean over an image's patches and the mean over a
+    text's tokens."""
     temperature: Free[Annotated[float, Interval(ge=0.01, le=1)]] = 0.07
     """Initial temperature of similarities. CLIP and BEiT-3 use 0.07. The temperature is learned. As
     in CLIP, the temperature never falls below 0.01."""

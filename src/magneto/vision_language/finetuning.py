@@ -381,8 +381,7 @@ class PairTask(FineTunedTask):
         """Return the labels of images with texts, the most probable label first.
 
         `inputs` has one item for each image. If a text has two images, the items of the left and
-        the right image are neighbours, the left image first. The items of one text get the same
-        prediction.
+        the right image are neighbours, the left image first. Both items get the same prediction.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.

@@ -2,11 +2,11 @@
 
 The contrastive loss compares every image of the global batch with every text. The contrastive loss
 is therefore not a sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each
-micro-batch is embedded twice. First, all micro-batches are embedded without a gradient. Then each
-micro-batch is embedded again with a gradient. In the loss of the global batch, the micro-batch's
-second embeddings replace the first. The gradients of all micro-batches add up to the gradient of
-the global batch's loss. With dropout or stochastic depth, the two embeddings of an example differ,
-so the gradient is only an approximation.
+micro-batch is embedded twice. First, all micro-batches are embedded without gradients. Then one
+micro-batch after another is embedded again, with gradients. In the loss of the global batch, the
+micro-batch's second embeddings replace the first. The gradients of all micro-batches add up to the
+gradient of the global batch's loss. With dropout or stochastic depth, the two embeddings of an
+example differ, so the gradient is only an approximation.
 """
 
 from __future__ import annotations
@@ -271,11 +271,10 @@ def piece_loss(
 ) -> Tensor:
     """Return a micro-batch's share of the loss of the global batch.
 
-    The value of the result is the sum of the losses of the micro-batch's pairs. The gradient of the
-    embeddings comes from the losses of all pairs, because each embedding is also a negative of
-    other pairs. The gradient of the scale comes only from the losses of the micro-batch's pairs.
-    The values and gradients of all micro-batches add up to the loss and gradient of the global
-    batch.
+    The share is the summed loss of the micro-batch's own pairs. The embeddings get gradients from
+    all pairs, because each embedding is also a negative of other pairs. `scale` gets gradients only
+    from the micro-batch's own pairs. Over all micro-batches, values and gradients add up to the
+    loss and gradient of the global batch.
 
     All embeddings of the global batch are in `everything`, without a gradient. `start` is the index
     of the micro-batch's first pair in the global batch.

@@ -154,7 +154,7 @@ def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]
 
 
 def _shift(rates: Sequence[float], position: float, count: int) -> float:
-    """Return a factor for x, so that markers of placements at the same rate do not overlap."""
+    """Return a factor for the x coordinate that keeps markers at the same rate apart."""
     gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
     return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
 
@@ -213,10 +213,10 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return a score for comparison, and its name; None if there is no such score.
+    """Return a score to compare with and its name; None if there is no such score.
 
-    The score is the trivial baseline. If there is no baseline and the metric is the loss, the score
-    is the median initial loss.
+    The score is the trivial baseline's. If there is no baseline and the metric is the loss, the
+    score is the median initial loss.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:

@@ -28,7 +28,7 @@ from magneto.figures import save
 
 COORDINATE = re.compile(r"-?\d+\.\d{3,}")
 SOLID = ()
-"""Dash pattern of a solid line."""
+"""Empty dash pattern, which gives a solid line."""
 STYLE: dict[Any, Any] = SHARED | {"axes.grid": True, "axes.facecolor": "none"}
 # Sizes of a legend in inches: letter of a title, line with spaces, row.
 LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15

@@ -183,7 +183,7 @@ def counted(values: Sized, name: str) -> str:
 def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds as text.
 
-    Runs at or next to the best rates can have more seeds. The larger number follows in brackets.
+    If each row's best rate and its neighbours have more seeds, their number follows in brackets.
     """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
@@ -236,7 +236,7 @@ def summary_rows(
 
 
 def shown_equal(value: float | None, best: float | None, decimals: int) -> bool:
-    """Return whether two values are equal with `decimals` decimals; False for None."""
+    """Return whether two values look equal with `decimals` decimals; False for None."""
     return None not in (value, best) and f"{value:.{decimals}f}" == f"{best:.{decimals}f}"
 
 
