@@ -1,6 +1,6 @@
 """The command line `magneto`.
 
-This module imports neither torch nor a command, so `magneto --help` is fast.
+Torch and the commands are imported only when needed, so `magneto --help` is fast.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ FOREIGN_NAMES = {
     "max_position_embeddings": "max_length", "path": "source", "dataset": "source",
     "wandb": "tracker",
 }  # fmt: skip
-"""Magneto's field names by the field names of other programs."""
+"""Field names of other programs, each with Magneto's name for the field."""
 
 # Limit of integers, which torch and numpy store in 64 bits.
 LARGEST = 10**18

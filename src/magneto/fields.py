@@ -62,8 +62,8 @@ Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
 def rule(check: Rule) -> Rule:
     """Mark a method that checks several fields together.
 
-    The method yields a message for each mistake. A message starts with the name of a field. If the
-    value of any field is invalid, the method does not run.
+    The method yields a message for each mistake. A message starts with the name of a field. The
+    method runs only if every single field is valid.
     """
     check.is_rule = True  # type: ignore[attr-defined]
     return check

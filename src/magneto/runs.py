@@ -202,7 +202,7 @@ MORE_RIGHT = 0.02
 
 
 def warn_unlearnt(run: Path, progress: Progress) -> None:
-    """Warn if a pre-trained encoder predicts no better than by token frequencies."""
+    """Warn if a pre-trained encoder is hardly better than its unigram baseline."""
     try:
         plateau = read_json(run / PLATEAU_FILE)
         metrics = read_json(run / "result.json")["metrics"]

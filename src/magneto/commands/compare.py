@@ -160,7 +160,7 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
 def other_fields(
     grid: Sequence[tuple[str, list[str]]], overrides: dict[str, Any]
 ) -> dict[str, list[str]]:
-    """Check --grid, and return the values of each field, the last --grid option first."""
+    """Check the --grid options; return the values of each field, the last option first."""
     from magneto.lab.grid import repeated
 
     names = [name for name, _ in reversed(grid)]

@@ -48,7 +48,7 @@ def fingerprint(*parts: Any) -> str:
 def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
     """Return each file's path, size and change time (ctime).
 
-    No program can set a file's change time to an old value, in contrast to the modification time.
+    Programs can set the modification time to an old value, but not the change time.
     """
     paths = list(paths)
     folders = {folder: folder.resolve() for folder in {path.parent for path in paths}}

@@ -342,9 +342,9 @@ def stream_records(
 ) -> Iterator[R]:
     """Yield the result of `read` for each record of a file.
 
-    The file is a .tar file or has an ending in `RECORDS`, compressed or not. A text file in a .tar
-    file is a record with the field "text". Blank lines are skipped. Lone surrogates become U+FFFD,
-    since no tokenizer accepts them.
+    The file ends in .tar, .jsonl, .json, .csv or .tsv. Files other than .tar may be compressed. A
+    text file in a .tar file is a record with the field "text". Blank lines are skipped. Lone
+    surrogates become U+FFFD, since no tokenizer accepts them.
 
     Raises:
         ValueError: If the file is damaged.

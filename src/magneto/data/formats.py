@@ -248,8 +248,9 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
     """Return the table of tar shards.
 
     Files with the same key (a.jpg, a.cls, a.json) form an example. Media are in the columns
-    "image", "mask" and "audio". Further columns are "key" and the fields of JSON files. Labels and
-    texts are always in the columns "label" and "text". Examples are shuffled over all shards.
+    "image", "mask" and "audio". The column "key" has the keys. Each field of a JSON file gets a
+    column. Labels and texts are always in the columns "label" and "text". Examples are shuffled
+    over all shards.
 
     Raises:
         ValueError: If the shards have no examples.

@@ -70,7 +70,7 @@ class MediaColumn(ABC):
         return self.read(number)
 
     def state(self) -> Any:
-        """Return plain values for a digest of the column's content."""
+        """Return JSON values that identify the column's content."""
         return [self.key(number) for number in range(len(self))]
 
     def present(self) -> np.ndarray:
@@ -106,7 +106,7 @@ def size_of(path: Path) -> int:
 class Files(MediaColumn):
     """Column of media that are separate files, not members of tar files.
 
-    `root` is the folder of relative paths. In `names`, a row without a file has the name "".
+    Relative paths start at `root`. In `names`, a row without a file has the name "".
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:

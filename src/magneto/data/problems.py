@@ -40,8 +40,8 @@ def join_words(words: Sequence[Any], most: int = LISTED) -> str:
 def quantity(number: int, units: str) -> str:
     """Return a number and a unit as text.
 
-    The first or second word of `units` is a plural, as in "rows of a split". With the number 1,
-    this becomes "1 row of a split".
+    The first or second word of `units` is a plural. For example, the number 1 with the units "rows
+    of a split" gives "1 row of a split".
     """
     words = units.split(" ")
     for place, word in enumerate(words[:2] if number == 1 else ()):

@@ -109,8 +109,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
     """Return `make(examples)`.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example that fails alone. If no
-            example fails alone, the message names the first and the last example.
+        ValueError: If `make` fails. The message names the first example with which `make` fails. If
+            each example works alone, the message names the first and the last example.
     """
     try:
         return make(examples)
@@ -145,9 +145,9 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan that shuffles the examples in each epoch.
 
     The plan returns an array with a row (draw, number) for each example. A global batch has
-    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). An epoch always
-    has `count` rows, so with several copies it has only a part of the examples. In an epoch, copy
-    number i of an example has the draw epoch * repeats + i.
+    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). An epoch has
+    `count` rows, copies included. With two copies, an epoch therefore has only half of the
+    examples. In an epoch, copy number i of an example has the draw epoch * repeats + i.
     """
     # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
     chunk = max(1, batch_size // repeats)
@@ -250,10 +250,10 @@ def in_blocks(
 def sort_by_length(
     lengths: np.ndarray, others: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """Return the numbers of examples, sorted by `lengths` and then by `others`.
+    """Return the indices of the examples, sorted by `lengths` and then by `others`.
 
     The values of `others` ascend for odd lengths and descend for even lengths, so neighbours have
-    similar values. Examples that agree in both are in random order.
+    similar values. Examples with equal values in both arrays are in random order.
     """
     shuffled = random.permutation(len(lengths))
     lengths, others = lengths[shuffled], others[shuffled]
@@ -264,8 +264,8 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     """Divide examples into groups, whose padded sizes stay within `budgets`.
 
     Args:
-        order: Numbers of the examples, sorted by length.
-        sizes: Array of lengths, (examples, columns). Two columns may be source and target lengths.
+        order: Indices of the examples, sorted by length.
+        sizes: Lengths, (examples, columns), such as the numbers of frames and labels.
         budgets: Limit of a product for each column. For column 0, the product is the number of
             examples times the largest length. Each further column multiplies the product by its
             largest length. A group of one example may exceed the limits.

@@ -18,7 +18,7 @@ class Difference:
     Attributes:
         mean: First mean minus the second.
         half_width: Half-width of the confidence interval. The half-width is nan if a group has one
-            value. If each group has equal values but the means differ, the half-width is nan.
+            value. It is also nan if both variances are 0 and the means differ.
     """
 
     mean: float

@@ -443,10 +443,10 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 
 
 def backward_scores(lattice: Lattice) -> Tensor:
-    """Return the log-probability of all paths from each cell to the end, by diagonals.
+    """For each cell, return the log-probability of all paths from the cell to the end.
 
-    All paths end one cell after the last frame, so the result has one more diagonal than the
-    lattice.
+    The result is ordered by diagonals. All paths end one cell after the last frame, so the result
+    has one more diagonal than the lattice.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
@@ -540,9 +540,9 @@ def check_logits(
 
 
 def any_on_a_cpu(wrong: Tensor) -> bool:
-    """Return whether a tensor on a CPU has a True value; return False for any other device.
+    """Return whether a CPU tensor has a True value.
 
-    Reading a value from another device would make the host wait.
+    For a tensor on another device, return False, because reading a value would make the host wait.
     """
     if wrong.device.type != "cpu":
         return False

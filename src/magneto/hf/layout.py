@@ -172,8 +172,8 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> n
     """Load tensors into a model.
 
     A tensor that is missing, unknown or of another shape raises ValueError. A tensor may be missing
-    if its name matches the regular expression `computed`. If several names stand for the same
-    tensor, one of them is enough.
+    if its name matches the regular expression `computed`. A tied tensor has several names, and
+    `state` needs only one of them.
     """
     own = model.state_dict()
     for name, tensor in state.items():

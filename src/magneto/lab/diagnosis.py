@@ -73,8 +73,8 @@ def diagnose(
 ) -> Diagnosis:
     """Measure a recipe at initialisation and in its first `steps` steps (at least 1).
 
-    The recipe's seed determines weights and batches, as in training. `seeds` is the number of seeds
-    in the measurement of how updates grow with depth; 0 skips this measurement.
+    The recipe's seed determines weights and batches, as in training. The growth of updates with
+    depth is measured with `seeds` seeds; 0 skips this measurement.
     """
     task = prepare_task(recipe, progress)
     model = initial_model(task, recipe.training, recipe.seed)

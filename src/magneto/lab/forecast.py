@@ -77,7 +77,7 @@ PRIORS = {
 def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     """Return the results at one size as JSON values.
 
-    A row that learned at no rate has neither a best rate nor a loss.
+    If a row did not learn at any rate, its best rate and its loss are missing.
     """
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
@@ -149,7 +149,7 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
 def shared_seeds(
     losses: Mapping[float, Mapping[int, float | None]], good: Sequence[float]
 ) -> tuple[dict[float, list[float]], float, int] | None:
-    """Return the losses of the shared seeds by rate, the best rate, and the number of seeds.
+    """Return the shared seeds' losses at each rate, the best rate, and the number of shared seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
     the lowest mean loss. The shared seeds are the first n seeds. All of them ran at the best rate
@@ -252,13 +252,14 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
     `rungs` are outputs of `read_rung`, the smallest size first.
 
     Returns:
-        "size", "from" (the smaller sizes), "priors" of the power laws, and "rows". "rows" has these
-        entries for each row that learned at every size:
+        "size", "from" (the smaller sizes), "priors" (of the power laws) and "rows". "rows" has
+        these entries for each row that learned at every size:
 
-        - "best_rate", "loss", "stable_rate": laws (`Law`); "stable_rate" is None if no rate failed.
-        - "measured": laws of the quantities in `QUANTITIES`, by name.
+        - "best_rate", "loss": laws (`Law`).
+        - "stable_rate": a law, or None if no rate failed.
+        - "measured": the law of each quantity in `QUANTITIES`, by name.
         - "stable_below": largest stable rate at the largest size in "from".
-        - "trivial_rates": the best rate by two trivial rules.
+        - "trivial_rates": two simple guesses of the best rate, by rule.
         - "gaps": for each other row, the law of log(loss of the other row / loss of this row).
     """
     last = rungs[-1]
@@ -365,7 +366,7 @@ def expected_failures(
 ) -> list[dict]:
     """Return the quantities with a limit, sorted by the size at which the limit is reached.
 
-    `laws` is the entry of one row in the result of `forecast`. `size` is the target size.
+    `laws` are the forecast laws of one row (see `forecast`). `size` is the target size.
     """
     watched = {one: laws["measured"][one.name] for one in QUANTITIES
                if one.name in laws["measured"]}  # fmt: skip

@@ -200,8 +200,8 @@ def fit_budget(
 
     `timed` has two numbers for each size: the seconds of a step, and the seconds that a run needs
     besides its steps. If `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps,
-    seeds are dropped to make runs longer. If the ladder already has a number of steps, this number
-    stays.
+    seeds are dropped to make runs longer. If the number of steps was fitted before, it does not
+    change.
 
     Raises:
         ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, and also fewer than the
@@ -362,8 +362,8 @@ def next_cells(
     The runs of a row have three stages. In stage 1, the rates in `start` run with the first seed,
     or with every seed if `every_seed` is true. In stage 2, the best rate and the neighbouring rates
     run with every seed. Stage 2 repeats if another rate becomes the best. In stage 3, runs with the
-    first seed find the largest stable rate. `stable` is the largest stable rate at the next smaller
-    size.
+    first seed find the largest stable rate. `stable` is the largest stable rate of the previous,
+    smaller size.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -401,9 +401,9 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next runs of the search for the largest stable rate.
 
-    The search begins at `below`, the largest stable rate at the next smaller size. The search ends
-    when the next larger rate of `RATES` fails. `tested` contains the tested rates, ascending, and
-    `failed` the rates at which a run failed.
+    The search begins at `below`, the largest stable rate of the previous, smaller size. The search
+    ends when the next larger rate of `RATES` fails. `tested` contains the tested rates, ascending,
+    and `failed` the rates at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]
@@ -436,8 +436,8 @@ def nearest(rate: float, rates: Sequence[float] = RATES) -> float:
 def beside(rate: float, step: int) -> float:
     """Return the nearest rate in `RATES` that is larger or smaller by a factor of at least 1.5.
 
-    The result is larger than `rate` if `step` is 1, and smaller if `step` is -1. If `RATES` has no
-    such rate, the result is infinity or 0.
+    With `step` 1, the result is larger than `rate`, or infinity if `RATES` has no such rate. With
+    `step` -1, the result is smaller, or 0.
     """
     far = [other for other in RATES if step * math.log(other / rate) >= math.log(1.5)]
     return nearest(rate, far) if far else max(0.0, step * math.inf)

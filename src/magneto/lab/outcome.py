@@ -60,7 +60,7 @@ class Judge:
 
     @classmethod
     def of(cls, task: Task, limit: int | None) -> Judge:
-        """Measure the task's baseline on `limit` batches (None: all), and return the criterion."""
+        """Return the criterion for a task; measure its baseline on `limit` batches (None: all)."""
         metric = task.primary_metric
         return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
 
@@ -275,7 +275,7 @@ class Summary:
     failed_there: Sequence[int]  # number of these seeds that failed at it, and number with a result
     others_failed: Sequence[int]  # the same for other seeds at rates up to the largest stable one
     best_beyond_stable: bool  # whether the best rate is above the largest stable one
-    sensitivity: float | None  # see `sensitivity`; None for a placement that learned at no rate
+    sensitivity: float | None  # see `sensitivity`; None for a placement that did not learn
 
     @property
     def ended(self) -> int:
@@ -283,7 +283,7 @@ class Summary:
 
 
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
-    """Summarise the results of the row that `placement` names.
+    """Summarise the results of the row with the name `placement`.
 
     `cells` must contain the results of all rows. The largest stable rate and the sensitivity use
     only seeds that every row has at every rate. A rate with a missing run is neither best nor

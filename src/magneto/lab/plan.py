@@ -1,9 +1,8 @@
 """Plan of a training run without its data: memory, operations, and options that fit in memory.
 
-The training step's own code runs under torch's FakeTensorMode, in which tensors have a device, a
-shape and a type but no memory. A dispatch mode counts the bytes of live tensors. Scratch memory
-inside kernels is not counted. From the counted bytes, Magneto computes the memory of training on
-several GPUs.
+The training step runs under torch's FakeTensorMode. Its tensors have a device, a shape and a type,
+but no memory. A dispatch mode counts the bytes of live tensors. Scratch memory inside kernels is
+not counted. From the counted bytes, Magneto computes the memory of training on several GPUs.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ CLASSES, ANSWERS, CODES = 2, 3129, 8192
 def without_data(recipe: Recipe) -> dict[str, Any]:
     """Return values for recipe fields, so that model, batch and loss can be built without data.
 
-    Sizes that depend on data are taken from the configuration or assumed. A tokenizer that training
-    would build is assumed to have its maximum number of tokens. Random codes replace those of an
-    image tokenizer.
+    Sizes that depend on the data come from the configuration, or are assumed. A tokenizer that
+    training would build is assumed to have its maximum number of tokens. Random codes replace those
+    of an image tokenizer.
     """
     model, data, found = recipe.model, recipe.data, dict[str, Any]()
     if hasattr(data, "tokenizer"):

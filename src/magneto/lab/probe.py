@@ -288,9 +288,8 @@ def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trou
     """Find the first layer whose values are not finite or whose activations are too large.
 
     `limit` is a number format, "fp16" or "bf16". Activations are too large if they exceed half the
-    range of the format. Activations and updates fail first in low layers, so the check of
-    activations and updates begins with the first layer. Gradients are checked from the last layer
-    to the first.
+    range of the format. Activations and updates are checked from the first layer to the last,
+    because the low layers fail first. Gradients are checked from the last layer to the first.
     """
     half = LIMITS[limit] / 2
     for reading in readings:
@@ -326,7 +325,7 @@ class ProbeHook:
         """Measure every `period` steps.
 
         Raises:
-            ValueError: If the period is below 2. Hooks are added one step before the measured one.
+            ValueError: If the period is below 2. Hooks are added in the step before a measurement.
         """
         if period < 2:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")
@@ -341,7 +340,7 @@ class ProbeHook:
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:
-        """Write the measurements if this step was measured. Add hooks if the next step will be."""
+        """Write this step's measurements, if any. If the next step will be measured, add hooks."""
         if self.probe is None:
             self.probe = Probe(unwrap(state.model))
             path = state.run / PROBE_FILE

@@ -1,9 +1,9 @@
 """Scores of runs and comparisons for the columns of `magneto table`.
 
-The columns contain scores on a run's own validation data, and scores on other data. Scores on other
-data are measured without further training. `magneto evaluate RUN --keep NAME` stores scores on
-other data. The run's folder `scores` may also hold the results of a leaderboard. Scores with the
-same NAME share a column only if the models have the same training data.
+The columns contain scores on a run's own validation data, and scores on other data. `magneto
+evaluate RUN --keep NAME` measures and stores scores on other data. The run's folder `scores` may
+also hold the results of a leaderboard. Scores with the same NAME share a column only if the models
+have the same training data.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RunScore:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its scores in the table."""
+    """A run and its scores for `magneto table`."""
 
     directory: Path
     recipe: Recipe
@@ -180,7 +180,7 @@ def measured(
 
 
 def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float], str]:
-    """Return a run's metrics on its own validation data, and the reason if it has none.
+    """Return a run's metrics on its own validation data; without metrics, return {} and the reason.
 
     The primary metric is measured with the best weights, or after the final step if `at_end` is
     true.
@@ -283,7 +283,8 @@ def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Rename columns so that no column mixes scores of models that were trained on different data.
 
     An ambiguous name gets a prefix, which names the training data. A name is ambiguous if models
-    with different training data share it, or if a column of own validation scores has it.
+    with different training data share it. The names of columns with own validation scores are
+    ambiguous too.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

@@ -83,7 +83,7 @@ def try_first_step(
     world: World,
     rates: Sequence[float],
 ) -> list[FirstStep]:
-    """Take the optimizer's first step at each rate, evaluate on `piece`, and then undo the step.
+    """For each rate, take the optimizer's first step, measure its effect on `piece`, and undo it.
 
     `model` must have the gradients of a whole batch. `piece` is a part of the batch.
     """
@@ -255,7 +255,7 @@ def steps_at_peak(
 ) -> list[StepReading]:
     """Measure the first training steps with a constant rate, the schedule's peak rate.
 
-    Without a warm-up, the peak rate acts from the first step on, and more strongly than after one.
+    Without a warm-up, the peak rate has a stronger effect than after a warm-up.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

@@ -193,11 +193,12 @@ def end_if_learned(state: TrainingState) -> None:
 
 
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
-    """Return whether a cell's rate is probably neither the row's best rate nor next to the best.
+    """Return whether a cell's rate is probably two or more places from the row's best rate.
 
-    The loss must fall twice: from the cell's rate to a larger rate, and on to the next larger rate.
-    Smaller rates are tested in the same way. All runs have the same row and seed. Losses up to
-    `step` are compared batch by batch. Each fall must exceed two standard errors.
+    Two neighbouring rates must be better, both larger than the cell's rate or both smaller. The
+    nearer rate must be better than the cell's rate, and the further rate better than the nearer
+    rate. A rate is better if its loss is lower by two standard errors. Only runs of the same row
+    and seed are compared, batch by batch up to `step`.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip

@@ -35,7 +35,7 @@ Law = dict[str, float]
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
 interval. The intervals of value and exponent have the probability `LEVEL`. If the value itself is
-linear, "exponent" is its change when the size grows by a factor of e = 2.72."""
+linear, "exponent" is the slope of the value against log(size)."""
 
 
 def find_vertex(
@@ -92,8 +92,8 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     cases: the middle point is not the lowest, or the minimum is not positive.
 
     Args:
-        x: Positions of the points (3,), ascending.
-        y: Values of the points (parabolas, 3), positive.
+        x: Ascending positions of the three points, (3,).
+        y: Positive values at the three points, (parabolas, 3).
     """
     left, right = (y[:, 1] - y[:, 0]) / (x[1] - x[0]), (y[:, 2] - y[:, 1]) / (x[2] - x[1])
     curve = (right - left) / (x[2] - x[0])
@@ -141,8 +141,8 @@ def fit_law(
             least one. If the error is nan, it counts as 0.
         size: Size at which to forecast the value.
         prior: Prior of the law's parameters, see `Prior`.
-        logs: Whether the logarithm of the value is linear in the logarithm of the size. If `logs`
-            is False, the value itself is linear, and the errors in `points` are those of the value.
+        logs: Whether log(value) is linear in log(size). If `logs` is False, the value itself is
+            linear, and `points` contain standard errors of the values, not of the logarithms.
 
     Returns:
         The law. Its interval includes the scatter of measured values around the law.

@@ -2,8 +2,7 @@
 
 The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
 initialisation: (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d), with the learning rate eta
-and the width d. The step follows the gradient of the same logit. Two measurements grow differently
-with depth:
+and the width d. The step is along the gradient of F. Two measurements grow differently with depth:
 
 - "label": the change of the label's logit, as in the theory.
 - "output": the relative change of the whole output. The step reduces the cross-entropy of a batch,
@@ -117,8 +116,8 @@ def measure_update(
 
     The stack has the depth and width d of `config`. As in the theory, inputs are standard normal,
     and the weights that give a label's logit are N(0, 1/d). The last of `LENGTH` positions gives
-    the logit. The measurement "label" takes one step for each sample. The measurement "output"
-    takes one step for the whole batch. Adam's first step changes every weight by the learning rate.
+    the logit. In the measurement "label", each sample has its own step. In the measurement
+    "output", the batch has one step. Adam's first step changes every weight by the learning rate.
 
     Returns:
         One `Update` for each entry of `MEASURES`, computed in float64.
@@ -272,8 +271,8 @@ def effective_scales(stack: ProbedStack) -> Scales:
 
     The square of a scale is fan_in times the variance of a matrix's entries. The scale w belongs to
     the sublayer's first matrix (v_proj or fc1). The scale v belongs to the second matrix (out_proj
-    or fc2). The theory has no gate, so the squared scales of the two halves of a gated fc1 are
-    averaged. A token passes through one expert, so the squared scales of a sublayer's experts are
+    or fc2). The theory has neither gates nor experts. For a gated fc1, the squared scales of its
+    two halves are averaged. For a sublayer with experts, the squared scales of the experts are
     averaged.
 
     Raises:

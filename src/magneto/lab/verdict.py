@@ -3,7 +3,7 @@
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
 tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on one part of these
-configurations. The documentation reports the accuracy of the verdicts on the rest.
+configurations. The documentation reports the accuracy on the other configurations.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        """The verdict's level is the worst level of a finding."""
+        """Level of the worst finding."""
         return LEVELS[max(LEVELS.index(finding.level) for finding in self.findings)]
 
     @property
@@ -138,10 +138,10 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 
 
 def distinct_share(layers: Sequence[LayerReading]) -> float:
-    """Return the variation between positions as a share of the last output's mean square.
+    """Return the share of the last output's mean square that varies between positions.
 
-    Of several stacks, the smallest share counts. If a measurement is not finite, its stack has the
-    share 0. If a measurement is missing, the result is nan.
+    Of several stacks, the smallest share counts. A stack with a measurement that is not finite has
+    the share 0. If a measurement is missing, the result is nan.
     """
     shares = []
     for stack in stacks(layers):

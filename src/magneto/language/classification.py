@@ -437,8 +437,8 @@ def constant_prediction(
 
     Returns:
         The predictions, (len(held),), and the summed loss. For classes, the loss is the
-        cross-entropy in nats of a prediction of the class frequencies. For regression, the loss is
-        the squared error.
+        cross-entropy in nats, with the class frequencies as predicted probabilities. For
+        regression, the loss is the squared error.
     """
     if not classes:
         mean = train.mean(dtype=np.float64)

@@ -76,8 +76,8 @@ class LabelledTexts:
 
     Attributes:
         train: Training rows with columns "text", "label" and, for pairs, "pair".
-        validation: Validation rows by the name of the set. The first set is "", and MNLI's second
-            set is "mismatched".
+        validation: Validation rows by set. The name of the first set is "". The name of MNLI's
+            second set is "mismatched".
         labels: Class names in the order of the class numbers; empty for regression.
         counts: Number of rows that were read, and number of rows that were left out.
     """

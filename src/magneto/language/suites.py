@@ -131,7 +131,7 @@ def _spaced(text: str) -> str:
 
 
 def _inside_sentence(before: str, option: str) -> str:
-    """Return an option without a capital letter at the beginning.
+    """Return an option with a lower-case first letter.
 
     Options at the beginning of a sentence keep the capital letter. Options whose first word is not
     in `ARTICLES` keep the capital letter too.

@@ -368,7 +368,7 @@ class StreamedBlocks:
 
 
 def parse_window_count(line: bytes) -> tuple[int, int] | None:
-    """Return the block and the number of windows in a line; None for a truncated line."""
+    """Read a block and its number of windows from a line; return None for a truncated line."""
     try:
         block, windows = json.loads(line)
     except (ValueError, TypeError):

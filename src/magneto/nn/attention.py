@@ -329,9 +329,9 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
     """Return the position of each query in its document, (batch, query length).
 
     A sequence may contain several packed documents. A document starts at position p if positions
-    before p and positions from p on do not attend to each other. Without such a position p, the
-    sequence is one document. A sliding window or a prefix can hide where a document starts. With a
-    cache, the first document starts at the earliest key that a query attends to.
+    before p and positions from p on do not attend to each other. A sequence that cannot be divided
+    in this way is one document. A sliding window or a prefix can hide where a document starts. If
+    there is a cache, the first document starts at the earliest key to which any query attends.
 
     `attention_mask` is boolean, (batch, query length, key length). `past` is the number of
     positions in the cache.

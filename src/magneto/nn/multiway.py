@@ -322,9 +322,8 @@ class Packing:
     def first_of_each_kind(self, count: int) -> Tensor:
         """Return the row numbers of the first `count` samples of each kind.
 
-        The kinds are images without text, image-text pairs, and texts without image. For a kind
-        with fewer samples, the next rows are returned as well. The method does not wait for the
-        device.
+        The kinds are images without text, image-text pairs, and texts without image. If a kind has
+        fewer samples, the next rows fill the gap. The method does not wait for the device.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],

@@ -92,7 +92,8 @@ class ProbedStack(nn.Module, ABC):
         """Choose samples for measurements of attention.
 
         Args:
-            count: Number of samples to choose, for each kind of sample.
+            count: Number of samples. A Multiway Transformer chooses `count` images, pairs and texts
+                each.
             inputs: Inputs of a layer.
 
         Returns:

@@ -5,10 +5,9 @@ Usage::
     splits = load_speech(config, seed, progress)     # reads headers; decodes nothing
     splits.train[3]["text"], splits.train[3]["seconds"]
 
-A source is a table with a column of audio and a column of text. `magneto.data.formats` reads the
-table from a record file, tar shards, parquet or a data set on the hub. A source may also be a
-folder in the layout of LibriSpeech, Kaldi or Common Voice, or a folder with a .txt file for each
-recording.
+A source is a table with a column of audio and a column of text. `magneto.data.formats` reads tables
+from record files, tar shards, Parquet files and the hub. A source may also be a folder in the
+layout of LibriSpeech, Kaldi or Common Voice, or a folder with a .txt file for each recording.
 
 Training leaves out and counts broken recordings. Validation transcribes the readable samples of a
 broken recording. Without readable samples, the transcript is empty.
@@ -372,7 +371,7 @@ def open_source(
 def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
     """Add `file_counts` to `counts`, and clear `file_counts`.
 
-    `file_counts` is cleared so that several splits of a file count each problem once.
+    Otherwise, every split of a file would count the file's problems again.
     """
     counts.update(file_counts)
     file_counts.clear()

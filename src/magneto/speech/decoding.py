@@ -1,9 +1,9 @@
 """Decoding of transducers: greedy search by label looping, and modified beam search.
 
-Label looping (arXiv 2406.06220) alternates a search for labels and an update of the predictor. The
-search finds the next label of each utterance, from the current frame of the utterance on. The
-predictor is then updated with the new labels of all utterances. The search evaluates several frames
-at a time, because most frames emit blank.
+Label looping (arXiv 2406.06220) alternates a search for labels and an update of the predictor. For
+each utterance, the search goes from the current frame to the next label. The predictor is then
+updated with the new labels of all utterances. The search evaluates several frames at a time,
+because most frames emit blank.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Search(ABC):
 
     @abstractmethod
     def finish(self, model: Transducer, state: Any) -> list[list[Hypothesis]]:
-        """Return the hypotheses of the frames so far."""
+        """Return the hypotheses for all frames that `advance` has received."""
 
 
 def before_labels(model: Transducer, frames: Tensor) -> tuple[Tensor, State]:

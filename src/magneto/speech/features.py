@@ -168,7 +168,7 @@ def stored_normaliser(config: SpeechDataConfig) -> Normalise:
 
 
 class SpeechFeatures:
-    """Function that computes normalised features as in a run, but without its training data.
+    """Function that computes the same normalised features as a run, without the run's data.
 
     Args:
         config: Data configuration of the run. `cmvn` must not be "global".
@@ -197,8 +197,8 @@ class Features:
         filter_bank: Filter bank of the data configuration.
         progress: Progress display.
         normaliser: Normaliser of the training split. With None, the normaliser of `data.cmvn` is
-            used. A "global" normaliser is computed over `table`, which must then be the training
-            split.
+            used. If `data.cmvn` is "global", `table` must be the training split, from which the
+            normaliser is computed.
     """
 
     def __init__(
@@ -259,9 +259,10 @@ class Features:
         return read_sound(partial(audio.file, row), rate, segments[row])
 
     def features(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's features, (frames, mel bins), and the recording's problem.
+        """Return an utterance's features, and the recording's problem ("" if none).
 
-        `vary` augments the samples. Cached features are returned without augmentation.
+        Features have the shape (frames, mel bins). `vary` augments the samples. Cached features are
+        returned without augmentation.
         """
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]
@@ -270,7 +271,7 @@ class Features:
         return self.filter_bank(vary(found.samples)), found.problem
 
     def normalised(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's normalised features, and the recording's problem.
+        """Return an utterance's normalised features, and the recording's problem ("" if none).
 
         If a feature is not finite, the result has 0 frames.
         """
@@ -321,7 +322,7 @@ class Augmentation:
     def utterance(
         self, source: Features, number: int, speed: float, seed: Sequence[int]
     ) -> tuple[np.ndarray, str]:
-        """Return an utterance's features after augmentation, and the recording's problem.
+        """Return an utterance's augmented features, and the recording's problem ("" if none).
 
         A broken utterance gets 0 frames.
         """

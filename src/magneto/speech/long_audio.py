@@ -137,7 +137,7 @@ def add_window(
 def align_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[tuple[int, int]]:
-    """Return index pairs of the words that two overlapping windows share, in order of time.
+    """Match the words of two overlapping windows; return pairs of indices, in order of time.
 
     Two words form a pair if the texts are equal and the times differ little. If a word is repeated,
     the alignment prefers pairs with a small time difference. The windows overlap from `start` to

@@ -184,8 +184,8 @@ def ctc_loss(
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
     """Return the summed cross-entropy of each utterance's labels in nats, (batch,).
 
-    `logits` are (batch, labels, vocabulary). `targets` are labels, (batch, labels). `lengths` are
-    numbers of labels, (batch,).
+    `logits` are (batch, labels, vocabulary). `targets` are labels, (batch, labels). Utterance i has
+    `lengths[i]` labels.
     """
     each = F.cross_entropy(
         logits.float().transpose(1, 2), targets, reduction="none", label_smoothing=smoothing

@@ -68,7 +68,9 @@ class Scales:
         w: float | Sequence[float],
         alpha: float = 1.0,
     ) -> Scales:
-        """Return `Scales` of several sublayers. A single number applies to all of them.
+        """Return `Scales` of several sublayers.
+
+        If v or w is one number, every sublayer has this scale.
 
         Raises:
             ValueError: If the length of a sequence differs from `sublayers`.
@@ -263,7 +265,7 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
             embedding.
 
     Returns:
-        The bound for Pre-LN and Sub-LN; the order of growth for Post-LN and DeepNorm.
+        For Pre-LN and Sub-LN, an upper bound. For Post-LN and DeepNorm, only the order of growth.
 
     Raises:
         ValueError: If there is no bound for the placement, the form or alpha.

@@ -126,7 +126,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Placement:
-    """Norm placement: one row of the table.
+    """Norm placement, such as Pre-LN or Sub-LN.
 
     Attributes:
         name: Name in recipes.
@@ -349,7 +349,7 @@ VARIANTS: dict[str, Placement] = {
         ),
     )
 }
-"""Variants of the placements in `PLACEMENTS`; recipes may name rows of both tables."""
+"""Variants of the placements in `PLACEMENTS`. Recipes may use both."""
 
 
 def find_placement(name: str | Placement) -> Placement:

@@ -534,10 +534,10 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 
 
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
-    """Return whether a run without checkpoints has weights that a restart would lose.
+    """Return whether a restart would lose weights of a run that has no checkpoint.
 
-    Before the step of the first checkpoint, the folder `best` does not count, since a restarted run
-    soon writes `best` again.
+    Until the first checkpoint is due, the folder `best` does not count, since a restart soon writes
+    `best` again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -170,10 +170,9 @@ def training_process(config: TrainingConfig) -> Iterator[World]:
 def rendezvous_options() -> dict[str, Any]:
     """Return arguments of `init_process_group` for the rendezvous.
 
-    After torchrun has restarted the workers, torchrun's store still has the old addresses. In a run
-    on one machine, each restart uses a new prefix for keys in the store, to avoid the old
-    addresses. In a run on several machines, keys get no prefix, since each machine counts restarts
-    separately.
+    After torchrun has restarted the workers, torchrun's key-value store still has the old
+    addresses. On one machine, each restart therefore uses a new prefix for its keys. On several
+    machines, there is no prefix, since each machine counts restarts separately.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):

@@ -95,7 +95,7 @@ def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one row: means over all predictions of `steps`, and the newest gradient norm."""
+    """Return one row with the means over all predictions and the last step's gradient norm."""
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}
@@ -357,7 +357,7 @@ class Throughput:
     def read(self, world_size: int) -> tuple[float, float | None]:
         """Return (units per second, model-FLOPs utilisation) since the previous call.
 
-        The units are counted over all ranks. The utilisation is None if the peak is unknown.
+        The rate counts the units of all ranks. The utilisation is None if the peak is unknown.
         """
         now = time.perf_counter()
         seconds = max(now - self.start - self.paused, 1e-9)

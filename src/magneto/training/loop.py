@@ -111,7 +111,7 @@ class TrainingState:
     def mark_diverged(self, reason: str, step: int) -> None:
         """Stop the run as diverged at a step, counted from 1.
 
-        A second call keeps the first step and reason.
+        If the run is already marked as diverged, nothing changes.
         """
         if self.stop is None or self.stop.status == "interrupted":
             self.stop = Stop("diverged", reason, step)

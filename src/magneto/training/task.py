@@ -112,8 +112,8 @@ class Task(ABC):
         unit: Unit of throughput in the plural, such as "tokens".
         whole_model: Reason why each rank needs a whole model, for error messages. `whole_model` is
             "" if ranks may hold shards of the model.
-        ModelConfig: Dataclass of the recipe's section `model`. Only your own tasks need this class.
-        DataConfig: Dataclass of the recipe's section `data`. Only your own tasks need this class.
+        ModelConfig: Dataclass of the recipe's section `model`, for a task of your own.
+        DataConfig: Dataclass of the recipe's section `data`, for a task of your own.
         model_config: Values of the section `model`.
         data_config: Values of the section `data`.
         seed: Seed of weights, data order, dropout and splits.
@@ -273,7 +273,7 @@ class Task(ABC):
     def save_assets(self, directory: Path) -> Mapping[str, Any]:
         """Write the files that a model needs besides weights, and a digest of the data.
 
-        A run is resumed only if the written files are unchanged.
+        A resumed run writes these files again, and stops if they differ from the old files.
 
         Args:
             directory: Empty folder, which becomes the folder `assets` of the run.
@@ -287,7 +287,7 @@ class Task(ABC):
 
 
 def task_entry(name: str, kind: type[Task]) -> TaskEntry:
-    """Return the command-line entry of a task. A task outside of Magneto gets a new entry."""
+    """Return a task's entry in `TASKS`, or a new entry for a task of your own."""
     from magneto.tasks import TASKS, TaskEntry
 
     if name in TASKS:

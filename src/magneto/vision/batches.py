@@ -67,7 +67,7 @@ def read_or_replace(
 def read_image(
     make: Callable[[], Any], blank: Any, broken: Callable[[BrokenImage], None]
 ) -> tuple[Any, bool]:
-    """Return the result of `make` and False, or `blank` and True if the image is broken."""
+    """Call `make`, and return the result and False. For a broken image, return `blank` and True."""
     try:
         with guarded(BrokenImage):
             return make(), False

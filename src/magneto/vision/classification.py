@@ -67,8 +67,8 @@ def draw_mixing(
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
     """Mix images 0 and 1, 2 and 3, and so on; a single image at the end does not change.
 
-    `targets` are probabilities, (batch, classes). `how` has one item per pair of images. If `how`
-    has more items than pairs, the last items are not used.
+    `targets` are probabilities, (batch, classes). Item i of `how` says how the images of pair i are
+    mixed. Surplus items are not used.
     """
     images, targets = images.clone(), targets.clone()
     for pair, (share, box) in enumerate(how[: len(images) // 2]):

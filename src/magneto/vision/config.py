@@ -78,12 +78,12 @@ class ImageInputConfig:
 
     image_size: Side | None = 224
     """Height and width of the image in pixels, a multiple of `patch_size`. Null takes the size from
-    the pre-trained run or image tokenizer. Without a run or tokenizer, null takes the median of the
-    images' shorter sides, but at most 64."""
+    the pre-trained run or image tokenizer. Without a run or tokenizer, the size is the median of
+    the images' shorter sides, but at most 64."""
     patch_size: Side | None = 16
     """Height and width of a patch in pixels. Null takes the size from the pre-trained run or image
-    tokenizer. Without a run or tokenizer, null takes the smallest patch size with at most 8 patches
-    per side. The smallest possible value is 2 pixels."""
+    tokenizer. Without a run or tokenizer, the size is the smallest patch size with at most 8
+    patches per side. The smallest possible value is 2 pixels."""
     channels: Side | None = 3
     """Number of channels of the image. Null takes the number from the pre-trained run or image
     tokenizer. Without a run or tokenizer, null means 1 if all images of a sample are grey, and 3
@@ -422,12 +422,12 @@ class SegmenterConfig(FineTunedImageConfig):
 
     image_size: Side | None = 512
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
-    Null takes the size from the pre-trained run. Without a run, null takes the median of the
+    Null takes the size from the pre-trained run. Without a run, the size is the median of the
     images' shorter sides, but at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. Null takes the number of the data's class names. If the data have no class
-    names, null uses the largest class number in the masks, plus 1. To find the number, Magneto
-    reads at most 2,000 masks of each split."""
+    """Number of classes. Null counts the class names of the data. If the data have no class names,
+    null takes the largest class number in the masks, plus 1. To find the number, Magneto reads at
+    most 2,000 masks of each split."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read. The last of the four layers must
     be the top layer of the encoder. With 12 layers, BEiT uses 3, 5, 7 and 11. With 24 layers, BEiT
@@ -491,12 +491,12 @@ class SegmentationDataConfig(ImageSourceConfig):
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Ignored numbers in the masks. With `reduce_zero_label`, these are the numbers before the
-    reduction. The number 255 is always ignored."""
+    """Ignored numbers in the masks. With `reduce_zero_label`, give the numbers as they are in the
+    mask files. The number 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Limits of an image's longer side and shorter side, in pixels (2048 and 512 for ADE20k).
-    Before augmentation, each image is resized to the largest size within both limits, at the same
-    aspect ratio. With null, images are not resized before augmentation."""
+    Before augmentation, each image is made as large as both limits allow, at the same aspect ratio.
+    With null, images are not resized before augmentation."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

@@ -154,7 +154,7 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw images above reconstructions from the mean patch of each code.
+    """Draw images, and below them copies in which each patch is the mean of its code's patches.
 
     The arguments are those of `codes_figure`.
     """

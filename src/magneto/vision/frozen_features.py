@@ -30,8 +30,8 @@ class Features:
     """Features of images at every layer.
 
     Attributes:
-        layers: Features by pooling ("mean" or "class_token"), float32 (layers + 1, images, width).
-            Layer 0 is the embeddings.
+        layers: Features for each pooling ("mean", "class_token"), float32 (layers + 1, images,
+            width). Layer 0 is the embeddings.
         labels: Labels (images,).
         broken: Number of unreadable images, which are left out.
     """

@@ -1,4 +1,4 @@
-"""Derivation of image size, patch size and channels that are null in a recipe."""
+"""Image size, patch size and channels: if null in a recipe, they are derived from the images."""
 
 from __future__ import annotations
 

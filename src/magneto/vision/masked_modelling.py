@@ -66,11 +66,11 @@ class MaskedImageModel(ImageEncoder):
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
-        """Return a list with the features at masked positions, (batch, count, width).
+        """Return the features at masked positions, (batch, count, width), as a list of one item.
 
-        With patch aggregation, the second item of the list is the features of the small stack.
-        Images are (batch, channels, height, width). `hidden`, (batch, count), has the indices of
-        masked patches.
+        With patch aggregation, the list has a second item: the features of the small stack. Images
+        are (batch, channels, height, width). `hidden`, (batch, count), has the indices of masked
+        patches.
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)

@@ -2,8 +2,8 @@
 
 **Accuracy.** Each annotator is left out once, and the answer is compared with the remaining
 annotators' answers. The score is 1/3 for one equal answer, 2/3 for two, and 1 for three or more.
-The accuracy is the mean of the scores. With ten annotators, the accuracy is 0.3 for each annotator
-who gave the answer, but at most 1.
+The accuracy is the mean of the scores. If n of ten annotators gave the answer, the accuracy is
+0.3n, but at most 1.
 
 **Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
 removed. Letters become lower case. Number words become digits. A missing apostrophe is inserted
@@ -13,7 +13,7 @@ into a contraction ("dont" becomes "don't"). The rules are those of the official
 Some rules of the official normalisation have surprising results. If the answer has a comma between
 two digits, all punctuation marks are removed. In other answers, spaces matter. If any hyphen is
 beside a space, all hyphens are removed. If no hyphen is beside a space, every hyphen becomes a
-space. The same holds for the other punctuation marks. A full stop is removed unless a digit
+space. Other punctuation marks are treated like hyphens. A full stop is removed unless a digit
 follows. At most 32 full stops are removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
@@ -239,8 +239,8 @@ def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[st
 
     `texts` are the training questions, and `targets` are the targets of the training questions. The
     baseline looks for training questions with the same words, and chooses the answer with the
-    highest sum of targets. If no training question has the same words, the sum is over all training
-    questions.
+    highest sum of targets. If no training question has the same words, all training questions are
+    used.
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

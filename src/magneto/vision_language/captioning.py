@@ -86,7 +86,7 @@ class ImageCaptioning(CaptionedTask):
         """Return a function that adds captions to a batch. Every epoch masks different words.
 
         A pair with an unreadable image is replaced by another pair. The entry "broken" counts the
-        masked words of such replacements.
+        masked words in the replacing pairs.
         """
         captions = self.train_captions
 

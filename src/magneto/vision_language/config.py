@@ -75,8 +75,8 @@ class FineTunedConfig(VisionLanguageConfig):
     null: the 99th percentile of the lengths of the training texts, but at most 128. With
     `pretrained`, the limit is the max_length of the pre-trained run, not 128."""
     pretrained: Free[str | None] = None
-    """Directory of a vision-language run. The run initialises embeddings and layers. With
-    `data.tokenizer` "auto", the tokenizer of the run is used. `data.normalisation` must be the
+    """Directory of a vision-language run. The run's embeddings and layers initialise the model.
+    With `data.tokenizer` "auto", the tokenizer of the run is used. `data.normalisation` must be the
     normalisation of the run. Magneto replaces "{placement}" in the path by the name of the norm
     placement. null: training from scratch."""
 
@@ -300,8 +300,7 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Normalisation of answers in the metric. The official rule is "where_annotators_disagree".
     Many papers use "always" instead of the official rule."""
     input: Literal["both", "question", "image"] = "both"
-    """Input of the model: "both", only the "question", or only the "image". Use a single input for
-    ablations."""
+    """Input of the model: "both", or for ablations only the "question" or only the "image"."""
     held_out: str | None = None
     """File in a run's assets with the names of the validation images. Recipes leave this field
     null, and Magneto sets the field when a trained run is opened."""
@@ -312,8 +311,8 @@ class VisualReasonerConfig(PairPoolingConfig):
     """Encoder with a head that classifies a statement about two images as true or false."""
 
     head_scale: Free[PositiveFloat] = 1.0
-    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. With 0.001, a
-    small model without pre-training stays at the accuracy of chance."""
+    """Scale of the head's initial weights. BEiT-3's released fine-tuning uses 0.001. A small model
+    without pre-training stays at chance accuracy with 0.001."""
 
 
 @configuration
@@ -344,8 +343,7 @@ class StatementDataConfig(ImageTextDataConfig):
     """Validation split: "dev", "test" or "hidden". In NLVR2, "test" is test-P (test1.json) and
     "hidden" is test-U (test2.json)."""
     input: Literal["both", "statement", "images"] = "both"
-    """Input of the model: "both", only the "statement", or only the "images". Use a single input
-    for ablations."""
+    """Input of the model: "both", or for ablations only the "statement" or only the "images"."""
 
 
 @configuration

@@ -321,7 +321,7 @@ class PairTask(FineTunedTask):
     def _beside(
         self, batch: dict[str, Any], texts: Sequence[np.ndarray], targets: Tensor
     ) -> dict[str, Any]:
-        """Return a batch with "samples" (pairs of each image with its text) and "targets".
+        """Add "targets" and "samples" to a batch. Each sample is an image with its text.
 
         "images" are (rows * images_together, channels, height, width). If a row has two images, the
         left image comes first.

@@ -3,10 +3,10 @@
 The contrastive loss compares every image of the global batch with every text. The contrastive loss
 is therefore not a sum over independent micro-batches. As in GradCache (arXiv 2101.06983), each
 micro-batch is embedded twice. First, all micro-batches are embedded without gradients. Then one
-micro-batch after another is embedded again, with gradients. In the loss of the global batch, the
-micro-batch's second embeddings replace the first. The gradients of all micro-batches add up to the
-gradient of the global batch's loss. With dropout or stochastic depth, the two embeddings of an
-example differ, so the gradient is only an approximation.
+micro-batch after another is embedded again, with gradients. The new embeddings replace the old ones
+in the loss of the global batch. The gradients of all micro-batches add up to the gradient of the
+global batch's loss. With dropout or stochastic depth, the two embeddings of an example differ, so
+the gradient is only an approximation.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _draw_score(
     """Draw the scores of one placement.
 
     A full marker means that every seed learned at the rate. A hollow marker means that only some
-    seeds learned. A line joins the full markers, and is broken at every other rate.
+    seeds learned. A line joins the full markers of neighbouring rates.
     """
     shown = [(rate, group) for rate, group in zip(rates, groups, strict=True) if group.scores]
     if not shown:
@@ -377,7 +377,11 @@ def _draw_panel(
 
 
 def divergence_marks(cells: Rows) -> list[Mark]:
-    """Return a mark for each diverged run, at its step of divergence or, if unknown, at its end."""
+    """Return a mark for each diverged run.
+
+    The mark is at the step of divergence. If this step is unknown, the mark is at the end of the
+    curve.
+    """
     marks = []
     for cell in cells:
         if cell["status"] == "diverged":

@@ -3,8 +3,8 @@
 A placement has the same colour, marker and dash in all figures and tables. The colours were chosen
 by a search. With any colour vision, each pair of colours has a CIEDE2000 difference above 12. Each
 colour has a contrast of at least 3 with the page. A test checks the colour differences and the
-contrasts. Figures are drawn in the colours of light pages. On dark pages the style sheet replaces
-the light page's colours.
+contrasts. Figures have the colours for light pages. On dark pages, the style sheet replaces these
+colours.
 """
 
 from __future__ import annotations

@@ -152,9 +152,9 @@ def script_json(drawings: Sequence[Plot]) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table.
+    """Entry of a table.
 
-    `key` is the value by which the column sorts the entry; None sorts last.
+    The table is sorted by the keys of a column, and None comes last.
     """
 
     text: str
