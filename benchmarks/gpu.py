@@ -71,13 +71,13 @@ SCALES = {
         compiled=1,
         rounds=2,
         matrix=64,
-        depths=(2, 4),
+        depths=(1, 2),
         deep=Case("causal-lm", 2, 32, 2, 2, 16, 64),
-        model=Case("causal-lm", 2, 32, 2, 2, 16, 257),
+        model=Case("causal-lm", 1, 32, 2, 2, 16, 257),
         turns=2,
-        translated=Case("translation", 4, 32, 4, 1, 40, 97),
+        translated=Case("translation", 2, 32, 4, 1, 40, 97),
         written=CASES["tiny"],
-        tokens=4,
+        tokens=2,
     ),
     "full": Scale(
         steps=("gpu", "gpu-deep"),
@@ -184,8 +184,8 @@ def run(bench: Bench, chosen: dict[str, Section], end: float, write: Callable[[]
         bench.found[name] = found
         write()
         torch.compiler.reset()  # holds on to models
-        gc.collect()
         if bench.device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
     return whole
 

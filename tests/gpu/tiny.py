@@ -24,6 +24,7 @@ from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
 from magneto.training.loop import TrainingState, build_state
 from magneto.training.task import Task, place_companion
+from magneto.vision_language import scenes
 
 # A new field's tiny recipe is in every test here from the day it is there.
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
@@ -66,7 +67,9 @@ def quick_data() -> dict[str, dict[str, Any]]:
         (folder / f"lines.{language}").write_text("\n".join(turned) + "\n", encoding="utf-8")
     one = {"source": str(folder / "lines.jsonl")}
     two = {"source": str(folder / "lines"), "languages": ("en", "de"), "validation_limit": 50}
-    few = {"synthetic": SyntheticConfig(train_utterances=200, validation_utterances=20)}
+    two |= {"max_tokens": 256}
+    few = {"synthetic": SyntheticConfig(train_utterances=60, validation_utterances=6)}
+    few |= {"max_frames": 800, "max_duration": 8.0}
     return {
         "builtin:docstrings": one, "builtin:word-order": one,
         "builtin:phrases:de,en,es,fr": two, "builtin:spoken-digits": few,
@@ -90,7 +93,9 @@ def tiny(name: str) -> tuple[Recipe, Task]:
     )
     task = recipe.build_task()
     try:
-        task.prepare()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(scenes.PAIRS, "train", 400)
+            task.prepare()
     except ModuleNotFoundError as error:
         pytest.skip(f"{name} needs {error.name}")
     return recipe, task

@@ -19,6 +19,7 @@ from magneto.nn.multiway import (
     pack,
 )
 from magneto.theory.placement import VARIANTS, Depth
+from magneto.training.model import FillRecorder
 from tests.pairs import in_turn
 from tests.unit.nn.grids import drawn_by_module, shaken
 
@@ -190,7 +191,7 @@ def test_gradients_reach_the_experts_that_are_used(
 def test_the_papers_sizes(design: str, millions: float) -> None:
     """24 layers of width 544 (appendix, table of vision-language pre-training); 85.5 one-way."""
     size = {"width": 544, "layers": 24, "heads": 16, "ffn_width": 2176}
-    with torch.device("meta"):
+    with torch.device("meta"), FillRecorder():
         model = MultiwayEncoder(MultiwayConfig(**size, **DESIGNS[design]))
         plain = Encoder(TransformerConfig(**size))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
