@@ -281,7 +281,7 @@ def ending_of(line: bytes) -> str:
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
     """Yield the available lines, in lists of at most `most` lines.
 
-    The function waits only if no line is available.
+    If no line is available, the function waits.
 
     Only a line feed ends a line. A byte-order mark is dropped. A line is cut after about 1 MiB.
     Lines that are not UTF-8 are counted, and U+FFFD replaces the invalid bytes.

@@ -173,7 +173,7 @@ def read_file(path: Path, counts: Counts) -> Table:
 def media_column(table: Table, name: str) -> MediaColumn:
     """Return a column of paths as a column of media.
 
-    A missing path becomes "", and so does a value that is not text.
+    Missing paths and values that are not text become "".
     """
     column = table.columns[name]
     if isinstance(column, MediaColumn):

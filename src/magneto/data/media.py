@@ -50,7 +50,7 @@ class MediaColumn(ABC):
         return self.key(number)
 
     def sizes(self) -> np.ndarray:
-        """Return sizes in bytes, int64. An unknown size or a missing medium gives -1."""
+        """Return sizes in bytes, int64; -1 for a missing medium or an unknown size."""
         return np.full(len(self), -1, np.int64)
 
     @abstractmethod

@@ -69,7 +69,7 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a path names by its last word such as "train" or "val", or None."""
+    """Return a path's split by its last word such as "train" or "val"; None without such a word."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 

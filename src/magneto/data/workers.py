@@ -86,7 +86,7 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator from step number `step` on.
+        """Return an endless iterator over steps, beginning with `step`.
 
         Raises:
             BatchError: While iterating, if a batch can't be made.

@@ -443,9 +443,9 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 
 
 def backward_scores(lattice: Lattice) -> Tensor:
-    """For each cell, return the log-probability of all paths from the cell to the end.
+    """Return the log-probability of all paths from each cell to the end.
 
-    The result is ordered by diagonals. All paths end one cell after the last frame, so the result
+    Cells are stored by anti-diagonal. All paths end one cell after the last frame, so the result
     has one more diagonal than the lattice.
     """
     blank, label = lattice.blank, lattice.label

@@ -73,7 +73,7 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 
 
 def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
-    """Return the result of `load`, and transformers' configuration."""
+    """Load a model like `load`; return the model and transformers' configuration."""
     config = read_config(source)
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{config.model_type} with a quantization_config is not supported. Give "

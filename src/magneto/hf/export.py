@@ -239,7 +239,7 @@ ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
     "image-text-retrieval": _vision_language,
     "image-captioning": _vision_language,
 }
-"""For each task, the function that makes `Assets` from model configuration and section `data`."""
+"""For each task, a function that makes `Assets` from the configurations of model and data."""
 
 
 def save_custom(model: nn.Module, data: Any, directory: Path) -> str:

@@ -76,7 +76,7 @@ def fairseq_layer(
 ) -> dict[str, str | tuple[str, ...]]:
     """Return the names of tensors in a layer of fairseq, torchscale, BART, Marian or Kosmos-2.
 
-    `outer` is "before" or "after", the position of the norms. `mlp` is the prefix of the
+    `outer` is the position of the norms, "before" or "after". `mlp` is the prefix of the
     feed-forward network's tensors. `letter` is the suffix of a modality in BEiT-3's tensor names.
     `expert` is the suffix of a modality in Magneto's tensor names.
     """

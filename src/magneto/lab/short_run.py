@@ -49,9 +49,9 @@ class FirstStep:
     Attributes:
         learning_rate: Rate of this step, independent of the schedule.
         loss: Loss after the step, on a part of the step's batch.
-        moved: Norm of the change of the last stack's output, divided by the output's norm.
-        update: Norm of the change of a layer's weights, divided by the norm of the weights, as a
-            mean over layers.
+        moved: Relative change of the last stack's output (norm of the change / norm of the output).
+        update: Relative change of a layer's weights (norm of the change / norm), averaged over
+            layers.
     """
 
     learning_rate: float

@@ -56,9 +56,8 @@ def find_vertex(
 
     Returns:
         The estimated best rate, the estimated loss at this rate, and the place of `tried`. With one
-        seed, the error and the interval of the loss are nan. The place is "smallest" or "largest"
-        if `tried` is the first or last rate, else "". Beyond the first or last rate, a better rate
-        may exist.
+        seed, the error and the interval of the loss are nan. The place is "smallest", "largest", or
+        "" for a rate in between. Beyond the first or last rate, a better rate may exist.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)

@@ -213,8 +213,8 @@ class ClassificationDataConfig:
     label_column: str | None = None
     """Column of the label; null looks for a column with a usual name."""
     label_delimiter: str | None = None
-    """Delimiter that ends the label. With ":", the label of LOC:city is LOC. Without a delimiter,
-    the label is the whole field."""
+    """Delimiter that ends the label. With ":", the label of LOC:city is LOC. With null, the whole
+    field is the label."""
     target: Literal["class", "number"] = "class"
     """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None

@@ -209,7 +209,7 @@ class MultiwayEncoder(ProbedStack):
     ) -> list[Streams]:
         """Return the outputs of chosen layers without the final norm; see `Encoder.features`.
 
-        `layers` has numbers in any order, where 0 is the bottom layer. The arguments `vision`,
+        `layers` has indices in any order, where 0 is the bottom layer. The arguments `vision`,
         `language` and `packing` are as in `forward`.
 
         Raises:

@@ -40,7 +40,7 @@ class Scale:
 
 
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
-    """Return the factors of a model's parameters by name. A tied parameter has several names.
+    """Return muP's factors of a model's parameters by name. A tied parameter has several names.
 
     With the standard parametrisation, the result is {}.
 

@@ -204,7 +204,7 @@ class Encoder(LayerStack):
 
         Args:
             x: Embeddings, (batch, length, width).
-            layers: Numbers of layers in any order. The bottom layer is 0.
+            layers: Indices of layers, in any order. The bottom layer is 0.
             attention_mask: As in `forward`.
 
         Returns:
@@ -224,7 +224,7 @@ class Encoder(LayerStack):
 
         Args:
             x: Embeddings, (batch, length, width).
-            layer: Number of the layer. The bottom layer is 0.
+            layer: Index of the layer. The bottom layer is 0.
             attention_mask: As in `forward`.
 
         Returns:

@@ -179,7 +179,7 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
 def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
     """Yield blocks of a `soundfile.SoundFile`, (samples, channels), with at most `size` samples.
 
-    `first` is the index of the first sample. `left` limits the total number of samples.
+    `first` is the index of the first sample. At most `left` samples are yielded in total.
 
     Raises:
         AudioError: If the file is damaged. All samples before the damaged part are yielded first.

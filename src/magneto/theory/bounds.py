@@ -147,7 +147,7 @@ def _skip_only(signals: Sequence[float], alpha: float) -> list[float]:
 
 @dataclass(frozen=True)
 class Family:
-    """Formula of a bound, for all placements with norms in the same slots.
+    """Formula of a bound. Placements with norms in the same slots share it.
 
     Attributes:
         name: Short name.
@@ -231,7 +231,7 @@ different first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
-    """Return the formula of a placement.
+    """Return the formula of a placement's bound.
 
     Raises:
         ValueError: If the placement has no formula. The message names all placements that have a

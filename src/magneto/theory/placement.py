@@ -143,7 +143,7 @@ class Placement:
         value_norm: "head" normalises each head's values.
         gated: Kinds of attention with a gate. The gate is the sigmoid of a linear layer with the
             same input as the query projection. The gate multiplies the joined heads elementwise.
-            The slot `inside` and the output projection follow the gate.
+            After the gate come the slot `inside` and the output projection.
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights are multiplied by `gain`.
         gain: Function that derives the initial gain from the depth.
         alpha: Function that derives the weight of the skip connection from the depth.

@@ -425,7 +425,7 @@ def publish_parts(
 
 
 def copy_to_cpu(tensor: Tensor) -> Tensor:
-    """Return a copy in CPU memory. A copy from a GPU needs `torch.cuda.synchronize` before use."""
+    """Return a copy in CPU memory. Call `torch.cuda.synchronize` before using a copy from a GPU."""
     pin = tensor.device.type == "cuda"
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
     return made.copy_(tensor, non_blocking=pin)

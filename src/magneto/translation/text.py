@@ -447,7 +447,7 @@ def read_test_texts(
     directions: Sequence[str] | None,
     limit: int | None,
 ) -> ReferenceTexts:
-    """Read a test set in its order, without filters.
+    """Read a test set in its original order, without filters.
 
     `known` are the languages of the model. `directions`, such as en-de, replace the directions of
     `config`. `limit` is the maximum number of sentences per direction.

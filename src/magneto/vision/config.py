@@ -305,8 +305,8 @@ class ImageClassificationDataConfig(ImageDataConfig):
     CutMix are both on, each pair of images gets one of the two at random."""
     class_names: str | None = None
     """Path of a text file with one class name per line, in the order of the classes' numbers.
-    `class_names` replaces `classes`. Set `class_names` if an evaluation's folders do not have the
-    names of the run's classes. ImageNet's folders, for example, are named by wnids (n01440764,
+    `class_names` replaces `classes`. Set `class_names` if the folders of an evaluation are not
+    named after the run's classes. ImageNet's folders, for example, are named by wnids (n01440764,
     ...)."""
     candidates: Literal["all", "present"] = "all"
     """Classes that validation may predict. With "all", every class of the model is allowed. With

@@ -192,7 +192,7 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 
 
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
-    """Return one sentence for each placement (row) that learned at no learning rate.
+    """Return one sentence for each placement (row) that did not learn at any learning rate.
 
     Each sentence lists the failures that the probe found at the comparison's smallest learning
     rate.
