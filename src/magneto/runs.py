@@ -76,7 +76,7 @@ def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
 def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
     """Build a task's model and load a run's weights.
 
-    The task's data need not be loaded.
+    The task's data is not needed.
     """
     from magneto.training.distributed import pick_device
 

@@ -139,7 +139,7 @@ class Source:
 
 
 def parse_source(source: str) -> Source:
-    """Return the parts of a source name.
+    """Divide a source, such as hf:NAME:CONFIG, into its parts.
 
     Raises:
         ValueError: If a source lacks a name after "hf:".
@@ -161,7 +161,7 @@ def has_parquet(path: Path) -> bool:
 
 
 def find_source(source: str) -> Source:
-    """Return the parts of a source name. If a path has Parquet files, the kind is "hf"."""
+    """Divide a source like `parse_source`. If a path has Parquet files, the kind is "hf"."""
     found = parse_source(source)
     if found.kind == "path" and has_parquet(user_path(source)):
         return Source("hf", str(user_path(source)))

@@ -222,7 +222,7 @@ def in_blocks(
     batch_size: int,
     size: Callable[[int], int | None] = lambda number: None,
 ) -> Plan:
-    """Return a plan that goes through numbered blocks of examples, which may differ in size.
+    """Return a plan that takes examples block by block. Blocks may differ in size.
 
     `block(number)` returns the examples of a block. `size(number)` returns the size of a block, or
     None if the size is unknown before the block is made. The first call for a step computes the

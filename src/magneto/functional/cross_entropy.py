@@ -155,7 +155,7 @@ def _loss_and_gradients(
 
 
 def project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Write the logits of `part`, (rows, width), into `out`."""
+    """Write the logits of `part` (rows, width) into `out`."""
     if out.dtype != part.dtype:
         return out.copy_(F.linear(part, weight, bias))
     if bias is None:
@@ -164,7 +164,7 @@ def project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> T
 
 
 def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Convert logits, (rows, vocabulary), to the gradient of the loss, in place.
+    """Convert logits (rows, vocabulary) to the gradient of the loss, in place.
 
     `answer` has the targets, (rows, 1). Returns the losses with and without smoothing, (rows, 1).
     """
@@ -179,7 +179,7 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
 
 
 def softmax_(logits: Tensor) -> Tensor:
-    """Convert logits, (rows, vocabulary), to probabilities in place.
+    """Convert logits (rows, vocabulary) to probabilities in place.
 
     Returns the logarithm of each row's sum of exponentials, (rows, 1).
     """
@@ -204,7 +204,7 @@ def target_log_probabilities(
 ) -> Tensor:
     """Return the log-probability of each target in float64, (rows,); 0 for `IGNORED`.
 
-    `logits` maps features, (rows, width), to logits, (rows, vocabulary).
+    `logits` maps features (rows, width) to logits (rows, vocabulary).
     """
     parts = [
         -F.cross_entropy(logits(rows).float(), some, ignore_index=IGNORED, reduction="none")

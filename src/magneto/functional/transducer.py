@@ -279,7 +279,7 @@ vocabulary). Each tile overwrites the logits of the tile before."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
-    """Divide a lattice, (batch, time, labels + 1), into tiles of about `cells` cells.
+    """Divide a lattice (batch, time, labels + 1) into tiles of about `cells` cells.
 
     A tile covers one or more whole utterances, or a part of one utterance's frames.
     """
@@ -337,8 +337,8 @@ class Joiner:
 def cell_numbers(logits: Tensor, labels: Tensor, shape: tuple[int, ...], blank: int) -> Tensor:
     """Return three numbers per cell, (3, batch, time, labels + 1).
 
-    The numbers are log p(blank), log p(next label), and the log-sum-exp of the logits. Logits,
-    (cells, vocabulary), are overwritten. `labels` are (batch, labels + 1), and `shape` is (batch,
+    The numbers are log p(blank), log p(next label), and the log-sum-exp of the logits. Logits
+    (cells, vocabulary) are overwritten. `labels` are (batch, labels + 1), and `shape` is (batch,
     time, labels + 1).
     """
     answers = labels[:, None].expand(shape).reshape(-1, 1)
@@ -350,7 +350,7 @@ def cell_numbers(logits: Tensor, labels: Tensor, shape: tuple[int, ...], blank: 
 def to_gradient(
     logits: Tensor, total: Tensor, labels: Tensor, blank: int, by_blank: Tensor, by_label: Tensor
 ) -> None:
-    """Convert logits, (cells, vocabulary), to the gradient of the loss, in place.
+    """Convert logits (cells, vocabulary) to the gradient of the loss, in place.
 
     The logits must be finite. `labels` are (batch, labels + 1). `total`, `by_blank` and `by_label`
     are (batch, time, labels + 1). `total` is the log-sum-exp of each cell's logits. For `by_blank`
@@ -385,7 +385,7 @@ class Lattice:
 
 
 def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) -> Lattice:
-    """Sort log-probabilities, (batch, time, labels + 1), by diagonals; padding becomes -inf."""
+    """Sort log-probabilities (batch, time, labels + 1) by diagonals; padding becomes -inf."""
     batch, time, width = blank.shape
     frame, position = (torch.arange(size, device=blank.device) for size in (time, width))
     inside = frame[:, None] < frames[:, None, None]
@@ -398,7 +398,7 @@ def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) 
 
 
 def cells(diagonals: Tensor) -> Tensor:
-    """View diagonals, (time + labels, batch, width), as frames, (batch, time, width)."""
+    """View diagonals (time + labels, batch, width) as frames (batch, time, width)."""
     steps, batch, width = diagonals.shape
     row = batch * width
     return diagonals.as_strided((batch, steps - width + 1, width), (width, row, row + 1))

@@ -1,7 +1,7 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-Most fields of a model's configuration follow from the weights. The other fields come from timm's
-arguments, which the user or config.json gives.
+Most fields of a model's configuration follow from the weights. The rest follow from timm's
+arguments, given by the user or by config.json.
 
 EVA (arXiv 2303.11331) rotates the dimensions 2i and 2i + 1 of a head together. Magneto rotates i
 and i + d/2 together, for a head of d dimensions. A conversion permutes the rows of the projections

@@ -195,8 +195,8 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         """Return the transformers configuration of a Magneto model.
 
         `end` is the number of the end token, which is also the begin and padding token. `values`
-        are further fields of transformers' configuration. A placement that is not in the table
-        raises ValueError.
+        are further fields of transformers' configuration. A placement that is not built in raises
+        ValueError.
         """
         held = {field.name for field in fields(config)} - {"pretrained"}
         names = [field.name for field in fields(cls.shape) if field.name in held]

@@ -1,4 +1,4 @@
-"""A grid over a recipe's fields: the runs of the grid (cells), the folder of the runs, and checks.
+"""Grid over a recipe's fields. Each point of the grid is a run, called a cell.
 
 The folder contains the specification, sweep.json, and a directory for each cell. A cell's directory
 contains outcome.json after the run has finished.
@@ -55,7 +55,7 @@ class Sweep:
         return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
 
     def rows(self) -> dict[str, list[Cell]]:
-        """Return the cells (runs) of each row, by the name of the row."""
+        """Return the runs of each row of the comparison, by the name of the row."""
         found: dict[str, list[Cell]] = {}
         for cell in self.cells():
             found.setdefault(cell.row, []).append(cell)

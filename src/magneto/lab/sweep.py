@@ -180,8 +180,7 @@ def run_cell(
 def end_if_learned(state: TrainingState) -> None:
     """Evaluate a run with a bad rate (see `is_behind`), and stop the run if it has learned.
 
-    A run that has not learned yet continues, because a stopped run would make the learning rate
-    count as failed.
+    A run that has not learned yet continues. Otherwise, its learning rate would count as failed.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)

@@ -2,8 +2,7 @@
 
 The best learning rate is the vertex of a parabola in the logarithm of the rate. The best rate
 depends on size by a power law, which is fitted in logarithms. The law's exponent and scatter have
-priors, because a few sizes determine exponent and scatter poorly. With more sizes, the priors
-matter less.
+priors, because a few sizes do not suffice to measure them. With more sizes, the priors matter less.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verdict of the probe: a prediction, from a short run, whether training fails, and why.
+"""The probe's verdict. From a short run, it predicts whether training fails, and why.
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
@@ -125,10 +125,10 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the variation between positions that is left after the last layer.
 
-    The share is the mean square of the variation after the last layer, divided by the mean square
-    of the variation after the first layer. Of several stacks, the smallest share counts. A share
-    near 0 is a rank collapse: the stack's outputs are equal at all positions. The result is nan if
-    a share is nan or was not measured.
+    The share is the mean square of the variation after the last layer, divided by that after the
+    first. Of several stacks, the smallest share counts. A share near 0 is a rank collapse: the
+    stack's outputs are equal at all positions. The result is nan if a share is nan or was not
+    measured.
     """
     shares = []
     for stack in stacks(layers):

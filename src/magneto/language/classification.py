@@ -436,9 +436,9 @@ def constant_prediction(
     """Predict the most frequent training label, or for regression the mean of the labels.
 
     Returns:
-        The predictions, (len(held),), and the summed loss. For classes, the loss is the
-        cross-entropy in nats, with the class frequencies as predicted probabilities. For
-        regression, the loss is the squared error.
+        The predictions (len(held),) and the summed loss. For classes, the loss is the cross-entropy
+        in nats, with the class frequencies as predicted probabilities. For regression, the loss is
+        the squared error.
     """
     if not classes:
         mean = train.mean(dtype=np.float64)

@@ -90,7 +90,7 @@ def answer_credit(values: Sequence[float], answer: int) -> float:
 def mean_accuracy(credits: np.ndarray) -> Accuracy:
     """Return the mean accuracy over seeds and questions.
 
-    `credits`, (seeds, questions), are the scores of the answers from 0 to 1.
+    `credits` (seeds, questions) are the scores of the answers from 0 to 1.
     """
     by_seed, by_item = credits.mean(axis=1), credits.mean(axis=0)
     seed_error, item_error = _standard_error(by_seed), _standard_error(by_item)

@@ -90,11 +90,11 @@ class SelfAttention(Attention):
         self.positions = build_layer_positions(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """Return the output of attention from x, (B, T, width), to x and to cached positions."""
+        """Let x (B, T, width) attend to itself and to cached positions. Return the output."""
         return self.output(self.attend(*self.project(x), mask, shared, cache), x)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project x, (..., width), to queries, keys and values.
+        """Project x (..., width) to queries, keys and values.
 
         Queries have the shape (..., H, D). Keys and values have the shape (..., K, D).
         """
@@ -133,7 +133,7 @@ class CrossAttention(Attention):
         self.v_proj = projection(config, width, [("v", shared)])
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Return the output of attention from x, (B, T, width), to memory, (B, S, width)."""
+        """Let x (B, T, width) attend to memory (B, S, width). Return the output."""
         query = self.queries(self.q_proj(x)).transpose(1, 2)
         key, value = self.keys_values(memory, cache)
         return self.output(join_heads(self.dot_product(query, key, value, mask)), x)

@@ -85,7 +85,7 @@ class CrossAttentionSublayer(Residual):
         self.attention = CrossAttention(config, layer)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Add attention over memory, (batch, sources, width), to x, (batch, length, width)."""
+        """Add attention over memory (batch, sources, width) to x (batch, length, width)."""
         return self.add(x, self.attention(self.before(x), memory, mask, cache))
 
 

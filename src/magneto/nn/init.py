@@ -34,7 +34,7 @@ from magneto.nn.config import BaseInit, Biased, NormKind, TransformerConfig
 from magneto.theory.placement import Depth, Placement, Slot, Sublayer
 
 Part = Callable[..., Tensor]
-"""Module, or the function `identity` in place of an absent module."""
+"""Module, or the function `identity` if the model lacks this module."""
 
 SCALED_ROLES = ("v", "out", "fc1", "fc2")
 NORMAL_STD = 0.02

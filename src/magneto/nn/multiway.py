@@ -189,7 +189,7 @@ class MultiwayEncoder(ProbedStack):
 
         Args:
             vision: Embeddings of vision tokens, (vision tokens, width).
-            language: Embeddings of language tokens, (language tokens, width), without padding.
+            language: Embeddings of language tokens without padding, (language tokens, width).
             packing: Places of the tokens in padded rows. All tensors are on the same device.
 
         Returns:
@@ -272,7 +272,7 @@ class Packing:
     pairs, then texts without image.
 
     Attributes:
-        vision_place: Place of each vision token, (vision tokens,), as `row * length + column`.
+        vision_place: Place of each vision token as `row * length + column`, (vision tokens,).
         language_place: Place of each language token, (language tokens,).
         token: Index of the token at each place, (rows * length,). The indices of language tokens
             follow those of vision tokens. Padding has the index after the last token.
@@ -400,14 +400,14 @@ def token_numbers(vision_place: Tensor, language_place: Tensor, count: int) -> T
 
 
 def to_rows(vision: Tensor, language: Tensor, packing: Packing) -> Tensor:
-    """Copy tokens of both modalities, (tokens, ...), to padded rows, (rows, length, ...)."""
+    """Copy tokens of both modalities (tokens, ...) to padded rows (rows, length, ...)."""
     places = (packing.vision_place, packing.language_place)
     joined: Any = ToRows.apply(vision, language, *places, packing.token)
     return joined.unflatten(0, (packing.rows, packing.length))
 
 
 def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
-    """Copy tokens of both modalities, (tokens, ...), from padded rows, (rows, length, ...)."""
+    """Copy tokens of both modalities (tokens, ...) from padded rows (rows, length, ...)."""
     places = (packing.vision_place, packing.language_place)
     parts: Any = FromRows.apply(rows.flatten(0, 1), *places, packing.token)
     return parts
@@ -451,6 +451,6 @@ class FromRows(torch.autograd.Function):
 
 
 def arrange(vision: Tensor, language: Tensor, token: Tensor) -> Tensor:
-    """Return padded rows, (rows * length, ...), with zeros as padding."""
+    """Return padded rows (rows * length, ...) with zeros as padding."""
     padding = vision.new_zeros((1, *vision.shape[1:]))
     return torch.cat((vision, language, padding)).index_select(0, token)

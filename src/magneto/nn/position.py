@@ -55,7 +55,7 @@ class LearnedPositions(StackPositions):
         self.table = VectorTable(config.max_length, config.width, std=config.width**-0.5)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Add the vectors of the positions `index`, (batch or 1, length), to x."""
+        """Add the vectors of the positions `index` (batch or 1, length) to x."""
         if past + x.shape[1] > self.table.num_embeddings:
             raise ValueError(
                 f"input of length {past + x.shape[1]} exceeds max_length "
@@ -177,7 +177,7 @@ class GridIndex(GridEncoding):
     """Row number in the bias table for each pair of query and key on a grid."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return row numbers of the bias table, (length, length), for x, (batch, length, width)."""
+        """Return the bias table's row numbers (length, length) for x (batch, length, width)."""
         check_length(x, self.grid)
         return relative_index(self.grid, x.device)
 
@@ -193,7 +193,7 @@ class SharedGridBias(GridIndex):
         self.bias = VectorTable(bias_rows(self.grid), config.heads, std=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the bias, (1, heads, length, length), for the input x, (batch, length, width)."""
+        """Return the bias (1, heads, length, length) for the input x (batch, length, width)."""
         return self.bias(super().forward(x)).permute(2, 0, 1)[None].to(x.dtype)
 
 
@@ -205,7 +205,7 @@ class GridRotaryTable(GridEncoding):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the cosines and sines, (2, 1, 1, length, head width), for the input x."""
+        """Return the cosines and sines (2, 1, 1, length, head width) for the input x."""
         check_length(x, self.grid)
         bands, reference = self.config.head_width // 4, self.config.reference_grid
         steps = torch.arange(bands, device=x.device, dtype=torch.float32)
@@ -332,7 +332,7 @@ class TransformerXLLogits(LayerPositions):
 
 
 def shift(products: Tensor) -> Tensor:
-    """Turn a value per distance, (..., T, S + T), into a value per key, (..., T, S), as a view.
+    """Turn values per distance (..., T, S + T) into values per key (..., T, S), as a view.
 
     `products[..., i, T - 1 - i + s]` is the value of query i and key s.
     """
@@ -349,7 +349,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def sinusoids(index: Tensor, width: int) -> Tensor:
-    """Return sines and then cosines of positions, (..., width), in fp32.
+    """Return sines and then cosines of positions, in fp32 (..., width).
 
     If the width is odd, the last feature is 0.
     """
@@ -451,7 +451,7 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 
 
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate a table of relative biases, (rows, heads), to another grid.
+    """Interpolate a table of relative biases (rows, heads) to another grid.
 
     Rows are in the order of `relative_index`. The three rows for a prefix are copied. Either both
     grids have a prefix, or neither has one.

@@ -97,7 +97,7 @@ class ProbedStack(nn.Module, ABC):
             inputs: Inputs of a layer.
 
         Returns:
-            Index of the samples in the batch dimension, and a boolean mask, (samples, length), in
+            Index of the samples in the batch dimension, and a boolean mask (samples, length) in
             which False = padding. If the mask is None, measurements include all positions.
         """
 
@@ -208,7 +208,7 @@ class Encoder(LayerStack):
             attention_mask: As in `forward`.
 
         Returns:
-            The residual stream after each chosen layer, (batch, length, width), in the order of
+            The residual stream (batch, length, width) after each chosen layer, in the order of
             `layers`.
 
         Raises:
@@ -265,7 +265,7 @@ class Decoder(LayerStack):
                 count from 0 in each document. The decoder forbids attention to later positions,
                 even if the mask allows them.
             memory: Features of the encoder, (batch, source length, width).
-            memory_mask: Mask of the source, (batch, source length), in which True = may attend.
+            memory_mask: Mask of the source in which True = may attend, (batch, source length).
             cache: Cache of keys and values: a `KeyValueCache`, or with `memory` an
                 `EncoderDecoderCache`. Caches of Hugging Face work too.
             positions: Positions of the tokens, (batch or 1, length). By default, the positions are
@@ -313,8 +313,8 @@ class EncoderDecoder(nn.Module):
         Args:
             source: Embeddings of the source, (batch, source length, width).
             target: Embeddings of the target, (batch, target length, width).
-            source_mask: Mask of the source, (batch, source length), in which False = padding.
-            target_mask: Mask of the target, (batch, target length), in which False = padding.
+            source_mask: Mask of the source in which False = padding, (batch, source length).
+            target_mask: Mask of the target in which False = padding, (batch, target length).
 
         Returns:
             Features of the target, (batch, target length, width).

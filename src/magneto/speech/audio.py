@@ -177,7 +177,7 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
 
 
 def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
-    """Yield blocks of a `soundfile.SoundFile`, (samples, channels), with at most `size` samples.
+    """Yield blocks (samples, channels) of a `soundfile.SoundFile`, of at most `size` samples.
 
     `first` is the index of the first sample. At most `left` samples are yielded in total.
 

@@ -69,7 +69,7 @@ class Search(ABC):
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the initial state; `frames`, (batch,), is the largest number of frames to come."""
+        """Return the initial state; `frames` (batch,) is the largest number of frames to come."""
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
@@ -274,7 +274,7 @@ class Beam:
     def select(self, parents: Tensor) -> Self:
         """Return a beam with the selected hypotheses.
 
-        `parents`, (batch, kept), has the indices of the selected hypotheses.
+        `parents` (batch, kept) has the indices of the selected hypotheses.
         """
         batch, width = self.scores.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
@@ -378,8 +378,8 @@ class ModifiedBeamSearch(Search):
     ) -> Beam:
         """Keep the best candidates, merge equal candidates, and update the predictor.
 
-        `candidates` are scores, (batch, width, vocabulary). `times`, (batch,), has the index of the
-        current frame. `going`, (batch,), is False for a finished utterance.
+        `candidates` are scores, (batch, width, vocabulary). `times` (batch,) has the index of the
+        current frame. `going` (batch,) is False for a finished utterance.
         """
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)

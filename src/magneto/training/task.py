@@ -242,8 +242,8 @@ class Task(ABC):
 
         Args:
             sums: Sums over all batches and ranks, as numbers or nested lists.
-            predictions: Predictions on the CPU, one element per batch, in the order of batches. For
-                a batch without predictions, the list has no element.
+            predictions: Predictions on the CPU, one element per batch, in the order of batches.
+                Batches without predictions are left out.
         """
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 

@@ -213,10 +213,11 @@ class PairedAugmentation:
     def __call__(
         self, pixels: np.ndarray, mask: np.ndarray, random: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return an augmented image, float32 (channels, size, size), and mask, uint8 (size, size).
+        """Return the augmented image and mask.
 
-        `pixels` are uint8 (height, width, channels), and `mask` is (height, width). Padding is 0 in
-        the image and `IGNORED` in the mask.
+        The image is float32 (channels, size, size), and the mask is uint8 (size, size). Padding is
+        0 in the image and `IGNORED` in the mask. `pixels` are uint8 (height, width, channels), and
+        `mask` is (height, width).
         """
         height, width = size_to_fit(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)

@@ -173,7 +173,7 @@ def guesses_figure(
 ) -> Figure:
     """Draw images, their visible patches, the mean patches of their codes, and the predictions.
 
-    If `hidden` has n rows, the first n images are drawn. `hidden`, (drawn images, masked patches),
+    If `hidden` has n rows, the first n images are drawn. `hidden` (drawn images, masked patches)
     has the indices of masked patches. `guesses` has the predicted codes, shaped like `hidden`. For
     the other arguments, see `codes_figure`.
     """

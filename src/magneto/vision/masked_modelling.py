@@ -66,10 +66,10 @@ class MaskedImageModel(ImageEncoder):
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
-        """Return the features at masked positions, (batch, count, width), as a list of one item.
+        """Return the features at masked positions as a list of one item, (batch, count, width).
 
         With patch aggregation, the list has a second item: the features of the small stack. Images
-        are (batch, channels, height, width). `hidden`, (batch, count), has the indices of masked
+        are (batch, channels, height, width). `hidden` (batch, count) has the indices of masked
         patches.
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))

@@ -159,7 +159,7 @@ class Codebook(nn.Module):
         return F.normalize(self.vectors, dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each feature's code, (...), and the vector of that code, (..., width).
+        """Return each feature's code (...) and the vector of that code (..., width).
 
         Features are (..., width), and have length 1. Codes and vectors have no gradients. In
         training, sums of features are kept for `end_step`, which updates the codebook.

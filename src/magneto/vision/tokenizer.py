@@ -184,9 +184,9 @@ class TokenizerDistillation(nn.Module):
         """Encode, quantise and decode images (batch, channels, height, width).
 
         Returns:
-            A tuple of three tensors: the predicted features of the teacher, (batch, patches,
-            target_width), the codes, (batch, patches), and the commitment loss, (batch, patches).
-            The gradient of the commitment loss flows only to the encoder.
+            A tuple of three tensors: the predicted features of the teacher (batch, patches,
+            target_width), the codes (batch, patches), and the commitment loss (batch, patches). The
+            gradient of the commitment loss flows only to the encoder.
         """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)

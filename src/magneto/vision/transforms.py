@@ -60,8 +60,8 @@ def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float
     """Find the source pixels from which a part of a resized image is computed.
 
     A side is resized from `old` to `new` pixels, of which only the `size` pixels from `start` on
-    are needed. Return a slice of source pixels, and the start and end of the needed part in this
-    slice.
+    are needed. Return a slice of source pixels, and where in the slice the needed part begins and
+    ends.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)

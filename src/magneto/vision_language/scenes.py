@@ -6,7 +6,8 @@ are enough for right answers. The recipe's seed does not change the scenes. Each
 tables, "train" and "validation".
 
 A scene has 3 x 3 cells of 16 x 16 pixels. A cell is empty or contains a coloured shape. A scene is
-an array of int64, (CELLS,). The value of a cell is `EMPTY`, or shape * number of colours + colour.
+an int64 array (CELLS,). Its values are `EMPTY` for an empty cell, else shape * (number of colours)
++ colour.
 """
 
 from __future__ import annotations

@@ -194,8 +194,7 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each placement (row) that did not learn at any learning rate.
 
-    Each sentence lists the failures that the probe found at the comparison's smallest learning
-    rate.
+    Each sentence lists the probe's findings at the smallest learning rate of the comparison.
     """
     reasons = (comparison.get("measured") or {}).get("reasons", {})
     rate = rate_text(min(map(float, comparison["learning_rates"])))
