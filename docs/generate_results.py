@@ -53,7 +53,7 @@ TABLES = {
 
 
 def steps_table(bench: dict[str, Any]) -> Iterator[str]:
-    """Yield a table of the time of every step relative to Magneto's, a row for each field."""
+    """Yield a table of the time of every step relative to Magneto's, a row for each task."""
     yield f"| {SHAPE} | Magneto Sub-LN, ms per step | {' | '.join(PEERS)} |"
     yield f"|---|{'--:|' * (1 + len(PEERS))}"
     for cell in bench["cells"].values():
@@ -64,8 +64,8 @@ def steps_table(bench: dict[str, Any]) -> Iterator[str]:
 
 
 def shapes_table(bench: dict[str, Any]) -> Iterator[str]:
-    """Yield a table of relative times of steps, a row for each field and shape."""
-    head = ["field", "shape", "Magneto Sub-LN, ms", "matrix products alone", "Magneto Pre-LN",
+    """Yield a table of relative times of steps, a row for each task and shape."""
+    head = ["task", "shape", "Magneto Sub-LN, ms", "matrix products alone", "Magneto Pre-LN",
             PEERS[0], "plain torch, memory kept", *PEERS[1:], "other"]  # fmt: skip
     yield f"| {' | '.join(head)} |"
     yield f"|---|---|{'--:|' * (len(head) - 3)}---|"
@@ -90,12 +90,12 @@ def ratios(bench: dict[str, Any], cell: dict[str, Any]) -> tuple[float, dict[str
 
 
 def peer(cell: dict[str, Any], over: dict[str, str], library: str) -> str:
-    """Return the time of a library's step relative to Magneto's in a field."""
+    """Return the time of a library's step relative to Magneto's in a task."""
     return next((over[name] for name in cell["peers"] if name.startswith(library)), "")
 
 
 def steps_figure(bench: dict[str, Any]) -> Any:
-    """Draw the table of steps, a row of dots for each field and shape."""
+    """Draw the table of steps, a row of dots for each task and shape."""
     rows = []
     for cell in bench["cells"].values():
         times = medians(cell)
