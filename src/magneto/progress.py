@@ -19,7 +19,7 @@ class Progress(Protocol):
     """Interface of progress displays."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Report that `done` of `total` items of the activity `what` are finished.
+        """Report the progress of the activity `what`: `done` of `total` items.
 
         An unknown `total` is None.
         """

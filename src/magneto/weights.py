@@ -129,7 +129,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
 
     Raises:
         FileNotFoundError: If the weights don't exist. The message lists existing weights.
-        DamagedError: If the weights are damaged. The message lists undamaged weights.
+        DamagedError: If the weights are damaged. The message names undamaged weights of the run.
     """
     checkpoints = list_checkpoints(run)
     available = {name: run / name for name in NAMED if (run / name).is_dir()}

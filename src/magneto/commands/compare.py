@@ -193,7 +193,7 @@ def pair(word: str) -> tuple[str, str]:
 
 
 def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return the placements to compare, by the field's name; {} if the model has no placement."""
+    """Return {field: placements to compare}, or {} for a model without a placement."""
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
         named = list(args.placements or ["all"])

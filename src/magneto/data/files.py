@@ -239,7 +239,7 @@ def read_rows(
     counts: Counts,
     read: Callable[[Record], R | None] = lambda record: record,
 ) -> Iterator[R]:
-    """Yield the result of `read` for each table row, given as a dict by column name.
+    """Convert each table row to a dict by column name, and yield the result of `read`.
 
     Blank rows are skipped. Rows with too few or too many cells are counted as malformed.
     """

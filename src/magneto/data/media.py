@@ -33,7 +33,7 @@ ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
 
 
 class MediaColumn(ABC):
-    """Base class of columns of media, with a medium for each row number."""
+    """Base class of table columns that contain media, such as images."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -62,7 +62,7 @@ class MediaColumn(ABC):
         """
 
     def file(self, number: int) -> str | bytes:
-        """Return a medium's path if the medium is a file, else the medium's bytes.
+        """Return the path of a medium's own file; without such a file, return the medium's bytes.
 
         Raises:
             OSError: If the medium can't be read.
@@ -194,8 +194,8 @@ class Members(MediaColumn):
 class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
-    `dataset` has only the column named `column`, and does not decode media. `where` is the source's
-    name for messages.
+    `dataset` has only the column named `column`, and does not decode media. `where` names the
+    source in messages.
     """
 
     def __init__(self, dataset: Any, column: str, where: str) -> None:

@@ -127,7 +127,7 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) -> BatchStream:
     """Return a stream that makes batches by `make(numbers, draws)`.
 
-    `plan` returns an array with a row (draw, number) for each example.
+    `plan` returns an array whose rows contain an example's draw and index.
     """
 
     def make_rows(rows: np.ndarray) -> Any:
@@ -199,7 +199,7 @@ def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Plan for data with epochs. `order` returns the `count` rows of an epoch."""
+    """Plan for data with epochs. `order(epoch)` returns the order of the `count` examples."""
 
     order: Callable[[int], np.ndarray]
     count: int
@@ -266,9 +266,10 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     Args:
         order: Indices of the examples, sorted by length.
         sizes: Lengths, (examples, columns), such as the numbers of frames and labels.
-        budgets: Limit of a product for each column. For column 0, the product is the number of
-            examples times the largest length. Each further column multiplies the product by its
-            largest length. A group of one example may exceed the limits.
+        budgets: Limits of a group's padded size, one for each column. `budgets[0]` limits the
+            number of examples times the largest length in column 0. `budgets[1]` limits this
+            product times the largest length in column 1, and so on. A group of one example may
+            exceed the limits.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -308,8 +309,8 @@ def join_streams(
 ) -> BatchStream:
     """Return batches that combine examples of several streams.
 
-    Every stream has a separate order, separate epochs and a share of each batch. `join` makes one
-    batch from a dict of the streams' batches.
+    Every stream has a separate order, separate epochs and a share of each batch. `join` merges a
+    dict of batches, one from each stream, into one batch.
     """
 
     def plan(step: int) -> dict[str, Any]:

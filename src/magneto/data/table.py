@@ -253,10 +253,10 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. When a table gains rows, old rows usually stay in their
-    part. Rows may change their part in two cases. If a part is empty, all rows with one value move
-    to it from the other part. If fewer than half of the requested rows would be held out, further
-    values are held out, ordered by hash.
+    Rows with the same value stay together. New rows rarely change whether an old row is held out.
+    There are two exceptions. If training or validation is empty, all rows with one value move
+    there. If fewer than half of the requested rows would be held out, further values are held out,
+    ordered by hash.
 
     Args:
         table: Table to divide.

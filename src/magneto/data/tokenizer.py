@@ -59,7 +59,7 @@ class Tokenizer(Protocol):
         ...
 
     def pieces(self) -> list[str]:
-        """Return the text of each token with its spaces. A part of a character becomes U+FFFD."""
+        """Return the text of each token with its spaces. An incomplete character becomes U+FFFD."""
         ...
 
     def save(self, directory: Path) -> None:

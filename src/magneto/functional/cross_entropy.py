@@ -224,7 +224,7 @@ def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
 def count_targets(
     batches: Iterable[Mapping[str, Any]], size: int, limit: int | None = None
 ) -> np.ndarray:
-    """Count each token among the targets of the first `limit` batches, (size,).
+    """Count how often each of `size` tokens is a target in the first `limit` batches.
 
     Negative targets are not counted.
     """

@@ -46,7 +46,7 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
 
     Args:
         model: Magneto model.
-        end: Number of the end token, which is also the begin and padding token.
+        end: Id of the end token, which also serves as begin and padding token.
         **values: Further fields of transformers' configuration, such as `id2label`.
 
     Raises:

@@ -59,7 +59,7 @@ ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
-    """Add the prefix of a stack's layers to the names of tensors in a layer."""
+    """Put the name of a stack and `*` before the tensor names of one layer."""
     made: dict[str, str | tuple[str, ...]] = {}
     for mine, their in names.items():
         parts = (their,) if isinstance(their, str) else their
@@ -151,7 +151,7 @@ GATES = {
     "relu": "reglu",
     "relu2": "relu2_glu",
 }
-"""Magneto's gated activation for each activation of transformers."""
+"""Maps activations of transformers to Magneto's gated activations."""
 
 
 def read_llama(config: Any) -> dict[str, Any]:

@@ -171,8 +171,8 @@ class Translator:
     ) -> list[list[Tokens]]:
         """Return the best translations of each source, best first.
 
-        A source contains the language tag and the end token. A translation contains no start or end
-        token. `progress` is called with the number of translated sources.
+        Sources include the language tag and the end token. Translations include neither a start
+        token nor an end token. `progress` is called with the number of translated sources.
         """
         found: list[list[Tokens]] = [[] for _ in sources]
         done = 0

@@ -91,7 +91,7 @@ class Pair:
 
 
 def tensor_pairs(config: Any, names: Names) -> list[Pair]:
-    """Convert a map of names to pairs of tensors, with the number of each layer in place of `*`."""
+    """Convert a map of names to pairs of tensors. Each layer's number replaces `*`."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, TheirTensors):
@@ -199,8 +199,7 @@ def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
 class Field:
     """Field of the other library's configuration.
 
-    `read` converts the library's value to Magneto's value. `write` converts Magneto's value to the
-    library's value.
+    `read` converts the library's value to Magneto's value, and `write` does the reverse.
     """
 
     theirs: str
@@ -380,7 +379,7 @@ class WeightFormat:
     def names(self, config: Any, state: State | None) -> Names:
         """Return the map from Magneto's names to the library's names.
 
-        `state` is None if Magneto's weights are converted to the library.
+        `state` has the library's tensors. In a conversion to the library, `state` is None.
         """
         raise NotImplementedError
 
@@ -399,7 +398,7 @@ class WeightFormat:
         return args
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
-        """Convert the library's weights to a Magneto model in evaluation mode."""
+        """Return a Magneto model with the library's weights, in evaluation mode."""
         for name, value in self.refused.items():
             if args.get(name, value) != value:
                 raise ValueError(f"{self.name} with {name}={args[name]!r} is not supported, only "

@@ -109,8 +109,8 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
 
         The loss is summed over labelled pixels and divided by the number of labelled pixels. With
         Trainer's `num_items_in_batch`, the divisor is `num_items_in_batch` minus the number of
-        labels 255 in the batch. With gradient accumulation, use the label -100 instead of 255,
-        because labels 255 make the divisor inexact.
+        labels 255 in the batch. With gradient accumulation, labels 255 make the divisor inexact:
+        use -100 instead.
 
         Raises:
             ValueError: If images with labels do not have the size of the model's input.

@@ -39,8 +39,8 @@ from magneto.vision_language.samples import WholeImage
 class EncoderInput:
     """Templates for inputs of one text (`single`) and of two texts (`pair`).
 
-    "$A" and "$B" are the texts. {begin}, {end} and {mask} are special tokens. The suffix ":1" gives
-    a token the token type 1. `types` is the model's number of token types.
+    "$A" and "$B" are the texts. {begin}, {end} and {mask} are special tokens. The suffix ":1" sets
+    the token type to 1. `types` is the model's number of token types.
     """
 
     single: str
@@ -274,9 +274,9 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         `magneto.vision.transforms.NORMALISATIONS`. `resize` is the length of the shorter side
         before the centre crop. If `resize` is None, the whole image is resized to a square.
 
-        For segmentation, `image_size` is 0, and the image keeps the aspect ratio. `fit` is a pair
-        of limits, one for the longer side and one for the shorter side. If `fit` is None, the image
-        is not resized.
+        For segmentation, `image_size` is 0, and the image keeps the aspect ratio. `fit` has a limit
+        for the longer side and a limit for the shorter side. If `fit` is None, the image is not
+        resized.
         """
         if channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, not {channels}")

@@ -194,7 +194,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
         """Return the transformers configuration of a Magneto model.
 
-        `end` is the number of the end token, which is also the begin and padding token. `values`
+        `end` is the id of the end token, which is also the begin and padding token. `values`
         are further fields of transformers' configuration. A placement that is not built in raises
         ValueError.
         """

@@ -142,16 +142,15 @@ def measure(
     run learned. For each of these rows, a probe of the first run's recipe looks for the reason.
 
     Returns:
-        A dictionary with these keys. In "updates" and "growth", the entry "placement" is the name
-        of a row.
+        A dictionary with these keys. In "updates" and "growth", "placement" is the row's name.
 
         - "width": width of the measured stacks; None if rows differ.
         - "depths": measured depths in layers.
         - "updates": see `update.Update`.
         - "growth": see `update.Growth`.
-        - "bounds": by row and form of the bound, the value at each depth.
-        - "activations": by row and layer, the RMS of the layer's output at initialisation.
-        - "reasons": by failed row, the findings of the probe.
+        - "bounds": bounds at each depth, for each row and each form of the bound.
+        - "activations": RMS of each layer's output at initialisation, for each row.
+        - "reasons": the probe's findings, for each failed row.
     """
     path, first = folder / FILE, {row: cells[0] for row, cells in sweep.rows().items()}
     found = read_object(path) if path.is_file() else {}

@@ -364,7 +364,7 @@ def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
 def expected_failures(
     rungs: Sequence[Mapping[str, Any]], laws: Mapping[str, Any], size: int
 ) -> list[dict]:
-    """Return the quantities with a limit, sorted by the size at which the limit is reached.
+    """Return each quantity that has a limit, ordered by the size at which it reaches the limit.
 
     `laws` are the forecast laws of one row (see `forecast`). `size` is the target size.
     """

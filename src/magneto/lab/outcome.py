@@ -112,9 +112,9 @@ def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
 def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tuple[str, str]:
     """Return a run's status, and the reason if the run did not finish or did not learn.
 
-    `found` is the run's outcome.json, and `first` is its initial loss. A run has diverged if the
-    final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not learned if the
-    final loss is not below the initial loss.
+    `found` is the content of outcome.json, and `first` is the run's initial loss. A run has
+    diverged if the final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not
+    learned if the final loss is not below the initial loss.
 
     The final loss is the lower of training loss and validation loss. An overfitted classifier has
     learned, although its validation loss is high. If the metric is the loss, the final loss is the

@@ -247,7 +247,7 @@ class Plan:
     traced: Traced
 
     def strategies(self) -> dict[str, int]:
-        """Return the number of GPUs that share each weight, by supported strategy."""
+        """For each supported strategy, return the number of GPUs over which a weight is split."""
         if self.gpus == 1:
             return {"none": 1}
         hybrid = {"hybrid": self.per_node} if self.gpus > self.per_node else {}

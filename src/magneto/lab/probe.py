@@ -41,7 +41,7 @@ EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 @dataclass
 class LayerRecorder:
-    """Records one layer: the latest value of each quantity in each of the layer's modules."""
+    """Records the latest value of every quantity in every module of a layer."""
 
     module: nn.Module
     stack: ProbedStack

@@ -253,9 +253,9 @@ def short_run(
 def steps_at_peak(
     task: Task, config: TrainingConfig, *, seed: int, steps: int, progress: Progress = SILENT
 ) -> list[StepReading]:
-    """Measure the first training steps with a constant rate, the schedule's peak rate.
+    """Measure the first training steps, at the schedule's peak rate and without a warm-up.
 
-    Without a warm-up, the peak rate has a stronger effect than after a warm-up.
+    The peak rate changes the model more strongly in the first steps than after a warm-up.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

@@ -224,7 +224,7 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 
 
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
-    """Return whether the losses in `first` are below the losses in `second` by two standard errors.
+    """Return whether `first` has lower losses than `second`, by more than two standard errors.
 
     Only steps that `first` and `second` have in common are compared.
     """

@@ -24,7 +24,7 @@ DRAWS = 2000
 
 Estimate = dict[str, float]
 """An estimate with the keys "value", "low", "high" and "error". The interval from "low" to "high"
-has the probability `LEVEL`.
+covers the true value with probability `LEVEL`.
 
 "error" is the standard error of the value's natural logarithm."""
 
@@ -33,8 +33,8 @@ Law = dict[str, float]
 
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
-interval. The intervals of value and exponent have the probability `LEVEL`. If the value itself is
-linear, "exponent" is the slope of the value against log(size)."""
+interval. Each interval covers the true value with probability `LEVEL`. If the value itself is
+linear in log(size), "exponent" is the slope."""
 
 
 def find_vertex(
@@ -47,7 +47,7 @@ def find_vertex(
     corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
     Args:
-        losses: For each rate, the losses of all seeds. Seeds have the same order at all rates.
+        losses: For each rate, a loss for each seed, in the same order of seeds.
         tried: The rate in `losses` with the lowest mean loss.
         edge_error: Standard error of the log rate if `tried` is the smallest or the largest rate.
             With one seed and neighbours on both sides, the best rate is assumed uniform between the

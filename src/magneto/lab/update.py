@@ -177,10 +177,10 @@ def _moved(model: LayerStack, step: dict[str, Tensor], x: Tensor) -> Tensor:
 def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
     """Return the configuration of a plain stack like the model's, for fast measurements.
 
-    The plain stack has no dropout, positions, layer scale or input norm. If the model is wider than
-    `width`, the plain stack has the width `width` and heads of 16 features. The ratio of
-    feed-forward width to width stays the same. The growth of updates with depth hardly depends on
-    the width (see the documentation of the probe).
+    The plain stack has no dropout, positions, layer scale or input norm. A model that is wider than
+    `width` is reduced to `width`, with 16 features per head. The ratio of feed-forward width to
+    width stays the same. The growth of updates with depth hardly depends on the width (see the
+    documentation of the probe).
     """
     own = {field.name: getattr(config, field.name) for field in fields(TransformerConfig)}
     without = {

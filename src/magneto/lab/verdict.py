@@ -140,8 +140,8 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 def distinct_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the last output's mean square that varies between positions.
 
-    Of several stacks, the smallest share counts. A stack with a measurement that is not finite has
-    the share 0. If a measurement is missing, the result is nan.
+    With several stacks, the smallest share is returned. A stack with a measurement that is not
+    finite has the share 0. If a measurement is missing, the result is nan.
     """
     shares = []
     for stack in stacks(layers):

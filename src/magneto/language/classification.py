@@ -244,8 +244,7 @@ class TextClassification(Task):
         """Divide the validation rows into batches.
 
         Returns:
-            The row numbers of each batch, the validation set of each row, and the label of each
-            row.
+            The row numbers of each batch, and the validation set and the label of each row.
         """
         tables = self.texts.validation.values()
         sizes = [len(table) for table in tables]

@@ -229,7 +229,7 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
     """Return the column of each role in `wanted`, such as "text", "pair" or "label".
 
-    For single texts, the column of "pair" is None.
+    If the data have no pairs, the column of "pair" is None.
     """
     found: list[str | None] = []
     for what in wanted:
@@ -302,7 +302,7 @@ def as_pair(text: Any, pair: Any, paired: bool) -> TextPair:
 
 
 def is_empty(row: TextPair) -> bool:
-    """Whether a text, or at least one text of a pair, has no visible character."""
+    """Whether any text of the row has no visible character."""
     return not row.text.strip() or (row.pair is not None and not row.pair.strip())
 
 

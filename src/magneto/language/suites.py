@@ -69,7 +69,8 @@ class Suite:
             without a blank.
         hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if the suite is not on the hub.
         fields: Fields of a record, for messages.
-        questions: Splits of the questions, preferred first; "" is a file without a split name.
+        questions: Splits to take questions from, preferred first; "" is a file without a split
+            name.
         demonstrations: Splits of the demonstrations, preferred first.
     """
 
@@ -133,8 +134,7 @@ def _spaced(text: str) -> str:
 def _inside_sentence(before: str, option: str) -> str:
     """Return an option with a lower-case first letter.
 
-    Options at the beginning of a sentence keep the capital letter. Options whose first word is not
-    in `ARTICLES` keep the capital letter too.
+    Options that begin a sentence, or whose first word is not in `ARTICLES`, do not change.
     """
     option = option.strip()
     first = option.split()[0]
@@ -257,8 +257,8 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
-"""For each split, the source of its records and a function that reads them. A split without a name
-is ""."""
+"""Maps a split to its source and a function that reads its records. "" is a split without a
+name."""
 
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:

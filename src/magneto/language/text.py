@@ -156,7 +156,7 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the tokens (with end tokens) and the bytes of text of each batch of documents."""
+    """For each batch, yield the tokens, end tokens included, and the number of text bytes."""
     remaining = iter(documents)
     while texts := list(islice(remaining, BATCH)):
         encoded = tokenizer.encode(texts)

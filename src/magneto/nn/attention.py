@@ -210,7 +210,7 @@ class Gate(nn.Module):
 
 @dataclass(frozen=True)
 class Mask:
-    """Allowed pairs of query and key in one kind of attention, the same in every layer.
+    """Pairs of query and key that self-attention or cross-attention allows, in every layer.
 
     Attributes:
         allowed: Mask of allowed pairs, boolean (batch or 1, 1, query length, key length). If

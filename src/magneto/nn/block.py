@@ -33,10 +33,10 @@ from magneto.theory.placement import Depth, Sublayer
 class Residual(nn.Module):
     """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
 
-    `before`, `branch` and `after` are norms or empty. A fourth norm, `inside`, may precede the last
-    linear layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN, the residual
-    connection is x <- x + f(LN(x)). After `branch`, dropout, LayerScale and stochastic depth are
-    applied. Subclasses define f.
+    Each of `before`, `branch` and `after` is a norm or the identity. A fourth norm, `inside`, may
+    precede the last linear layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN,
+    the residual connection is x <- x + f(LN(x)). After `branch`, dropout, LayerScale and stochastic
+    depth are applied. Subclasses define f.
     """
 
     def __init__(

@@ -81,8 +81,8 @@ class TransformerConfig:
     """Activation of the feed-forward network. "relu2" is the square of ReLU. Names with "glu"
     are gated units: an activated gate multiplies a second linear map of the input."""
     encoder_layers: Layers | None = None
-    """Number of encoder layers of an encoder-decoder, which ignores `layers` (default: null, a
-    single stack)."""
+    """Number of encoder layers of an encoder-decoder (default: null, a single stack). An
+    encoder-decoder ignores `layers`."""
     decoder_layers: Layers | None = None
     """Number of decoder layers of an encoder-decoder (default: null, a single stack)."""
     key_value_heads: Width | None = None
@@ -91,8 +91,8 @@ class TransformerConfig:
     head_dim: Width | None = None
     """Width of a head (default: null, `width / heads`)."""
     windows: tuple[PositiveInt | None, ...] = ()
-    """Sliding windows of self-attention for the layers from the bottom up. If the model has more
-    layers than the list has windows, the list is repeated. A window is the number of nearest
+    """Sliding window of each layer's self-attention, from the bottom layer up. If the model has
+    more layers than the list has windows, the list is repeated. A window is the number of nearest
     positions that a position attends to, itself included. null means all positions. Mistral has
     (4096,), and Gemma 2 has (4096, null) (default: no windows)."""
     norm: NormKind = "layernorm"
@@ -236,7 +236,7 @@ class TransformerConfig:
 
     @property
     def key_value_width(self) -> int:
-        """Width of all key heads together, and also of all value heads together."""
+        """Total width of the key heads, which is also the total width of the value heads."""
         return (self.key_value_heads or self.heads) * self.head_width
 
     def window(self, layer: int) -> int | None:
@@ -248,12 +248,12 @@ class TransformerConfig:
 
     @property
     def grid(self) -> Grid | None:
-        """Grid of the input. Configurations of image models override this value."""
+        """Grid of the input's patches, or None. Image models override this value."""
         return None
 
     @property
     def row(self) -> Placement:
-        """Row of the placement in the placement table."""
+        """The `Placement` that the field `placement` names."""
         return find_placement(self.placement)
 
     def at(self, layer: int) -> Self:

@@ -157,7 +157,7 @@ def sublayer_projections(module: nn.Module) -> Iterator[tuple[Sublayer, Projecti
 
 @torch.no_grad()
 def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
-    """Fill a weight, (fan_out, fan_in), with values from the distribution `base` times `gain`."""
+    """Fill a weight (fan_out, fan_in) with values from the distribution `base` times `gain`."""
     if base == "xavier_normal":
         nn.init.xavier_normal_(weight, gain)
     elif base == "xavier_uniform":

@@ -13,8 +13,8 @@ m is the width divided by `base_width`.
 | norms, biases, scales     |        |         | unchanged              | base value      |
 
 At the base width, maximal update equals the standard parametrisation. Since the head width is
-constant, attention's logits keep the scale 1 / sqrt(head width). A weight's decay is divided by the
-factor of the weight's learning rate. All weights therefore decay at the same rate.
+constant, attention's logits keep the scale 1 / sqrt(head width). Weight decay is divided by the
+factor that multiplies the learning rate. All weights therefore decay at the same rate.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class RotaryTable(StackPositions):
     """Angles by which queries and keys are rotated (arXiv 2104.09864)."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x and the cosines and sines, (2, batch or 1, 1, length, head width)."""
+        """Return x, and cosines and sines in a tensor (2, batch or 1, 1, length, head width)."""
         width, base = self.config.head_width, self.config.rotary_base
         pairs = torch.arange(0, width, 2, device=x.device, dtype=torch.float32)
         angles = index[:, None, :, None].float() * base ** (-pairs / width)
@@ -92,8 +92,8 @@ class T5Table(StackPositions):
 
     An encoder has 16 buckets for earlier positions and 16 buckets for later positions. A decoder
     has 32 buckets, all for earlier positions. In each direction, half of the buckets are for the
-    shortest distances, one distance per bucket. The other half are for ranges of distances, which
-    grow logarithmically up to 128.
+    shortest distances, one distance per bucket. Each of the other buckets covers a range of
+    distances. The ranges grow logarithmically up to distance 128.
     """
 
     buckets = 32
@@ -305,7 +305,7 @@ class TransformerXLLogits(LayerPositions):
     The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
     (arXiv 1901.02860, section 3.3). The matrix W is learned, and differs from layer to layer. Each
     head has vectors u and v, with Xavier uniform initialisation as in ESPnet. The product (q + v) W
-    r becomes a bias on the attention logits, without a copy.
+    r is added to the attention logits without a copy.
     """
 
     sublayer: Sublayer = "self_attention"

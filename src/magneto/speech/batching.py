@@ -202,8 +202,8 @@ class BatchMaker:
     ) -> SpeechBatch:
         """Return a padded batch of the utterances with the indices `numbers`.
 
-        `read` maps an utterance's index to its features and the recording's problem ("" if none).
-        An utterance without frames gets weight 0.
+        `read(index)` returns an utterance's features and its recording's problem ("" if none). An
+        utterance without frames gets weight 0.
         """
         found = [read(number) for number in numbers.tolist()]
         features, problems = map(list, zip(*found, strict=True))

@@ -141,7 +141,7 @@ class SpeechDataConfig:
     hash of the speaker or of the utterance's id selects the validation utterances."""
     hold_out: Literal["speaker", "utterance"] = "speaker"
     """Unit of the validation split: "speaker" or "utterance". If fewer than two speakers are known,
-    the unit is the utterance."""
+    single utterances are held out."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation utterances, chosen by the hash of their ids; null for all."""
     text_case: Literal["keep", "lower", "upper"] = "keep"
@@ -246,7 +246,7 @@ class TransducerConfig(TransformerConfig):
     ctc_weight: NonNegativeFloat = 0.3
     """Weight of the connectionist temporal classification (CTC) loss of the encoder."""
     lm_weight: NonNegativeFloat = 0.3
-    """Weight of the predictor's cross-entropy as a language model."""
+    """Weight of the language model loss, which is the cross-entropy of the predictor."""
     lm_smoothing: Dropout = 0.05
     """Label smoothing of the language model loss."""
     intermediate_weight: NonNegativeFloat = 0.0

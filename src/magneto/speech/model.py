@@ -250,7 +250,7 @@ class TransducerLoss:
         total: Weighted sum of all losses over the counted utterances.
         count: Number of counted utterances. A counted utterance is usable and has a finite loss.
         excluded: Mask (batch,) that is True for usable utterances without a finite loss.
-        parts: Sum of each unweighted loss over the counted utterances, without a gradient.
+        parts: Unweighted losses without gradients, each summed over the counted utterances.
     """
 
     total: Tensor

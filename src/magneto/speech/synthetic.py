@@ -186,7 +186,7 @@ def speak(
 
 
 def _phone_rows(name: str, frames: int, random: np.random.Generator) -> np.ndarray:
-    """Return a phone's parameters per frame, (frames, 7).
+    """Return a phone's acoustic parameters in each frame, (frames, 7).
 
     The first two columns are the strengths of voice and noise. Three formants follow. The last two
     columns are the centre and the width of the noise band.

@@ -136,7 +136,7 @@ def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
 
 
 def _telescoped(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l without approximation: 1 / (1 + s_1 + ... + s_l) for signals s_1 ... s_L."""
+    """Return the exact q_l = 1 / (1 + s_1 + ... + s_l) for signals s_1 ... s_L."""
     return [1 / variance for variance in accumulate(signals, initial=1.0)][1:]
 
 

@@ -49,7 +49,7 @@ class MetricsLogger:
         self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write one row, which has the key "step".
+        """Write a row of metrics. The row must have the key "step".
 
         Raises:
             FileNotFoundError: If the log was removed.
@@ -262,7 +262,7 @@ def write_environment(run: Path) -> None:
 
 
 def read_environments(path: Path) -> list[dict[str, Any]]:
-    """Return a record of the environment for each time that a run was started or resumed.
+    """Return a record of the environment for each start and each resumption of a run.
 
     Raises:
         DamagedError: If the file is damaged.

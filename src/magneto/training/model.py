@@ -305,7 +305,7 @@ SAMPLE_SIZE = 12
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Bytes that training a whole model needs, without activations and batch.
+    """Bytes of a model's training state before sharding, without activations and batch.
 
     Attributes:
         weights: Bytes of the trained parameters.

@@ -44,8 +44,8 @@ class Loss:
         total: Sum of the loss over all predictions, a scalar with a gradient.
         count: Number of predictions, a scalar tensor on the same device.
         logs: Sums of further quantities by name. The log shows each sum divided by `count`.
-        units: Number of units in the batch, such as tokens, for throughput. By default, the units
-            are the rows of the batch's first tensor.
+        units: Number of units in the batch, such as tokens, for throughput. By default, each row of
+            the batch's first tensor is a unit.
     """
 
     total: Tensor
@@ -117,7 +117,8 @@ class Task(ABC):
         model_config: Values of the section `model`.
         data_config: Values of the section `data`.
         seed: Seed of weights, data order, dropout and splits.
-        problems: Examples with problems, such as damaged files. A file of the run lists them.
+        problems: Examples with problems, such as damaged files, which are listed in a file of the
+            run.
     """
 
     primary_metric: str = "loss"

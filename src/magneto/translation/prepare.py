@@ -3,8 +3,8 @@
 A batch is a list of groups. A group contains sentences of similar length, and all groups have about
 the same number of tokens. A block of sentences is sorted by length and cut into groups, which are
 shuffled. The sampling temperature sets the share of each direction in a block. All sentences of a
-direction are used once before any is repeated. Groups depend only on the seed and the number of the
-block, so that a run resumes exactly.
+direction are used once before any is repeated. The seed and the block's number determine all
+groups, so that a resumed run gets the same groups.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]
 """Function that completes a batch from the indices and the draws of its examples. A draw is a
 number that is new for every use of an example; see `magneto.data.stream.shuffled`."""
 OnBroken = Callable[[int, BrokenImage], None]
-"""Callback for a broken example, such as `ImageSplit.broken`."""
+"""Function that is called for a broken example; `ImageSplit.broken` is one."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
 """Function that returns a model's input for a picture, float32 (channels, height, width)."""
 
@@ -88,7 +88,7 @@ def image_stream(
     """Return shuffled batches of stacked examples.
 
     If `example` raises an error, `broken` is called, and a random example replaces the broken one.
-    The entry "broken", (batch,), is True for examples that replace broken examples. A batch has
+    The entry "broken" (batch,) is True for examples that replace broken examples. A batch has
     `repeats` copies of each example. `seed` determines order and augmentation. `finish` is applied
     to each micro-batch of a rank.
     """

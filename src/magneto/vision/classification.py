@@ -151,7 +151,7 @@ class ImageClassification(FineTuning):
 
     @cached_property
     def candidates(self) -> Tensor:
-        """Mask (classes,) that is added to validation logits: -inf for excluded classes, else 0."""
+        """Values (classes,) to add to validation logits: -inf for excluded classes, else 0."""
         size, present = self.classes, self.splits.validation.labels_of()
         if self.data_config.candidates == "all":
             return torch.zeros(size)

@@ -120,7 +120,7 @@ class ImageInputConfig:
 
     @property
     def grid(self) -> Grid:
-        """Grid of the patches. The class token, if there is one, comes before the grid."""
+        """Rows and columns of patches. The class token, if there is one, comes before the grid."""
         size, patch, _ = self.input_sizes
         return Grid(size // patch, size // patch, self.prefix)
 

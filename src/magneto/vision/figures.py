@@ -67,7 +67,7 @@ def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor
 
 
 def tiles(rows: Sequence[Tensor]) -> bytes:
-    """Draw rows of images, (count, channels, height, width) in [-1, 1], as a PNG."""
+    """Draw rows of images as a PNG. Images are (count, channels, height, width) in [-1, 1]."""
     return image_grid([row.movedim(1, -1).numpy() for row in rows])
 
 

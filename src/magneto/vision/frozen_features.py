@@ -43,7 +43,7 @@ class Features:
 
 @torch.no_grad()
 def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
-    """Return the features of a batch at every layer, by pooling.
+    """Return the features of a batch at every layer, for each kind of pooling.
 
     Each position is normalised, because the scale of the residual stream differs between layers.
     Images are (batch, channels, height, width). Features are float32 (layers + 1, batch, width), on
@@ -111,7 +111,7 @@ def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor
     """Return the accuracy of logistic regression (C = 1) on standardised features.
 
     The regression is trained on the features `known` (images, width) with the classes `labels`
-    (images,). The accuracy is measured on the features `asked`, whose right classes are `wanted`.
+    (images,). The regression is tested on the features `asked` with the classes `wanted`.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)

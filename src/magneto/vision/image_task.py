@@ -92,8 +92,8 @@ class Prediction:
     """Prediction of a model for one image.
 
     Attributes:
-        labels: Names of classes with their probabilities, the most probable first. For
-            segmentation, each class has its share of the pixels instead of a probability.
+        labels: Names of classes with their probabilities, the most probable first. In segmentation,
+            a class's share of the pixels replaces the probability.
         pictures: Contents of PNG files by name. Segmentation draws the classes over the image.
     """
 

@@ -126,9 +126,8 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 class Codebook(nn.Module):
     """Codebook with a direction for each code.
 
-    `vectors` has the shape (codes, width), and contains moving averages of each code's features.
-    `use` has the shape (codes,), and contains moving averages of each code's share of features. For
-    `revive_below`, see `ImageTokenizerConfig`.
+    `vectors` (codes, width) are moving averages of each code's features. `use` (codes,) are moving
+    averages of each code's share of all features. For `revive_below`, see `ImageTokenizerConfig`.
     """
 
     vectors: Tensor
@@ -401,7 +400,7 @@ def load_targets(
 
 
 def tokenizer_run(name: str) -> tuple[Path, Any] | None:
-    """Return an image tokenizer's run and model configuration, or None for a built-in tokenizer."""
+    """Return an image tokenizer's run and its model's configuration, or None if built in."""
     if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         return None
     from magneto.runs import resolved_recipe  # other users of this module open no run

@@ -260,7 +260,7 @@ class ImageTokenization(ImageTask):
         return Loss(total, count, logs)
 
     def _measure(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return 1 - cosine, the distance to the code, and the code; each is (batch, patches)."""
+        """For each patch, return 1 - cosine, the distance to the code's vector, and the code."""
         images = batch["images"]
         with torch.no_grad():
             wanted = self.teacher(images)

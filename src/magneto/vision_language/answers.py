@@ -1,9 +1,8 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
 **Accuracy.** Each annotator is left out once, and the answer is compared with the remaining
-annotators' answers. The score is 1/3 for one equal answer, 2/3 for two, and 1 for three or more.
-The accuracy is the mean of the scores. If n of ten annotators gave the answer, the accuracy is
-0.3n, but at most 1.
+annotators' answers. Each equal answer adds 1/3 to the score, which is at most 1. The accuracy is
+the mean of the scores. If n of ten annotators gave the answer, the accuracy is 0.3n, but at most 1.
 
 **Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
 removed. Letters become lower case. Number words become digits. A missing apostrophe is inserted
@@ -11,15 +10,15 @@ into a contraction ("dont" becomes "don't"). The rules are those of the official
 (GT-Vision-Lab/VQA, commit a013f00).
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
-two digits, all punctuation marks are removed. In other answers, spaces matter. If any hyphen is
-beside a space, all hyphens are removed. If no hyphen is beside a space, every hyphen becomes a
-space. Other punctuation marks are treated like hyphens. A full stop is removed unless a digit
-follows. At most 32 full stops are removed. The number word "none" becomes "0".
+two digits, all punctuation marks are removed. In other answers, a hyphen beside a space removes all
+hyphens. Without a hyphen beside a space, every hyphen becomes a space. Other punctuation marks are
+treated like hyphens. A full stop is removed unless a digit follows, but only the first 32 full
+stops are removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
-at least nine questions of the training and validation splits. Before this count, the majority
-answers are normalised. Answers are listed in the order of first occurrence, which is also the order
-in the heads of released checkpoints.
+at least nine questions of the training and validation splits. Majority answers are normalised
+before they are counted. Answers are listed in the order of first occurrence, which is also the
+order in the heads of released checkpoints.
 """
 
 from __future__ import annotations
@@ -216,10 +215,9 @@ def _lines(text: str) -> list[Any]:
 def gather_targets(
     questions: Sequence[Sequence[str]], answers: Sequence[str], lookup: Lookup
 ) -> Any:
-    """Return the training targets of each question, one for each answer in `answers`.
+    """Return the training targets: the official accuracy of each listed answer to each question.
 
-    The result is a `scipy.sparse.csr_array`, float32 (questions, answers). The target of an answer
-    is the answer's official accuracy.
+    The result is a `scipy.sparse.csr_array`, float32 (questions, answers).
     """
     sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     order = {answer: number for number, answer in enumerate(answers)}

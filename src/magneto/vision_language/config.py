@@ -199,7 +199,7 @@ class MaskedDataConfig(CaptionDataConfig):
     """Separate source of validation images without a text. null: the validation split of
     `image_source`, or a share of the training images."""
     image_augmentation: AugmentationConfig = AugmentationConfig()
-    """Augmentation of training images without a text."""
+    """Augmentation of training images that have no text."""
     text_source: str | None = BUILTIN
     """Source of texts without an image: builtin:shapes, or a source that masked-lm accepts. null:
     the texts of the pairs."""

@@ -125,7 +125,7 @@ class VisionLanguageEncoder(nn.Module):
 def interpolate_positions(
     state: Mapping[str, Tensor], old: VisionLanguageConfig, new: VisionLanguageConfig
 ) -> dict[str, Tensor]:
-    """Return the tensors of an encoder, with positions for another image size or shorter texts.
+    """Adapt an encoder's tensors to another image size or to shorter texts.
 
     Position embeddings of patches are interpolated (bicubic), as in the released BEiT-3. The
     position embedding of the class token stays the same. The first `new.max_length` text positions

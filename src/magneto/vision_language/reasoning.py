@@ -139,7 +139,7 @@ def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
 def load_statements(
     config: StatementDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> ImageSplits:
-    """Return statements with "left" and "right" image, "statement" and "truth" (1 or 0).
+    """Load rows with the images "left" and "right", the text "statement", and "truth" (1 or 0).
 
     Statements with a common image have the same "group", which stays in one split.
     """

@@ -68,7 +68,7 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
     """Return images, each with a "caption" that names all objects and their positions.
 
-    `which` is `PAIR_SET` or `IMAGE_SET`. `PAIR_SET` and `IMAGE_SET` have different images.
+    `which` selects one of two sets of images, `PAIR_SET` or `IMAGE_SET`.
     """
     found = {}
     for split, count in PAIRS.items():

@@ -256,8 +256,8 @@ def _draw_reference(
 def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], reading: str) -> Plot:
     """Draw how the effect of one SGD step grows with depth, relative to the smallest depth.
 
-    `reading` names the effect: the change of the "output", or of a label's logit ("label"). For the
-    logit, dashed lines show the theory's bound.
+    `reading` names the effect: the change of the "output", or of a label's logit ("label"). With
+    "label", dashed lines show the bound from theory.
     """
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit (dashed: bound)" if reading == "label" else "output"

@@ -221,7 +221,7 @@ def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Plot:
 
 
 def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: str) -> Plot:
-    """Draw a quantity of every row and its forecast over size, on logarithmic axes.
+    """Plot a quantity and its forecast against size for every row, on logarithmic axes.
 
     The dashed line is the fitted law. The hollow marker is the forecast for the target size.
     """

@@ -110,9 +110,8 @@ class Plot:
     """A figure: its axes, matplotlib's artists of each series, and tooltips.
 
     `name` must be unique in the page, because the ids in the SVG contain `name`. `size` is in
-    inches. `heights` are the relative heights of stacked axes that share the x axis. After
-    `finish`, `svg` is the figure for a page, and `hits` contains the tooltips in the coordinates of
-    the SVG.
+    inches. `heights` are the relative heights of stacked axes that share the x axis. `finish` sets
+    `svg`, the figure for a page, and `hits`, the tooltips in SVG coordinates.
     """
 
     def __init__(
