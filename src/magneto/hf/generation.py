@@ -127,7 +127,7 @@ class BeamSearch:
 class EndAtLimit(LogitsProcessor):
     """Logits processor that allows only the end token after `longest` tokens.
 
-    Unlike with transformers' `forced_eos_token_id`, the end token keeps its log-probability.
+    The end token keeps its log-probability, which transformers' `forced_eos_token_id` changes.
     """
 
     def __init__(self, end: int, longest: int) -> None:

@@ -41,7 +41,7 @@ EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 @dataclass
 class LayerRecorder:
-    """Records the latest value of every quantity in every module of a layer."""
+    """Records the latest measurements in each module of a layer."""
 
     module: nn.Module
     stack: ProbedStack

@@ -60,7 +60,7 @@ LIKE_FRAMES = 1.1
 
 
 class SpeechVocabulary:
-    """Tokenizer with its tokens shifted by one, so that label 0 is blank.
+    """Tokenizer whose token ids are shifted by one, because label 0 is the blank.
 
     Attributes:
         tokenizer: Tokenizer of the transcripts.

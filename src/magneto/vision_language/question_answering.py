@@ -188,7 +188,7 @@ class QuestionAnswering(PairTask):
         return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss, and the official accuracy over all questions and by type of answer.
+        """Return the loss and the official accuracy. Each type of answer has its own accuracy too.
 
         The metric "soft_score" is the mean target of the predicted answers, as in BEiT-3's released
         code. The metric "unknown" is the share of questions for which every answer of the list
