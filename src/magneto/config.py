@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from reprlib import Repr
 from typing import Any, ClassVar
@@ -148,6 +150,11 @@ class RecipeLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+@lru_cache(maxsize=16)  # a sweep reads one recipe for each of its cells
+def parse_yaml(text: str) -> Any:
+    return yaml.load(text, RecipeLoader)
+
+
 def read_yaml(path: Path) -> Any:
     """Return the plain values of a YAML file.
 
@@ -158,7 +165,7 @@ def read_yaml(path: Path) -> Any:
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError([f"{path} is not a recipe: it is larger than {MAX_BYTES:,} bytes"])
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), RecipeLoader)
+        return deepcopy(parse_yaml(path.read_text(encoding="utf-8")))
     except RecursionError as error:
         raise ConfigError([f"{path} is nested too deeply"]) from error
     except (yaml.YAMLError, ValueError) as error:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,21 +75,27 @@ def imports(path: Path) -> list[tuple[str, bool]]:
     return list(imports_of(path))
 
 
+def statements(node: ast.AST, inside: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Yield what is below a node but expressions, and whether that is inside a function."""
+    inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child, inside
+            yield from statements(child, inside)
+
+
 def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, functions) for n in ast.walk(f)}
     package = module_name(path).split(".")[:-1]
-    for node in ast.walk(tree):
+    for node, inside in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, id(node) in inside) for alias in node.names)
+            yield from ((alias.name, inside) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) + 1 - node.level] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
             # `from magneto import nn` names a unit, `from magneto.training import task` a module.
             short = base == "magneto" or base.count(".") == 1
             for alias in node.names:
-                yield f"{base}.{alias.name}" if short else base, id(node) in inside
+                yield f"{base}.{alias.name}" if short else base, inside
 
 
 def permitted(unit: str, target: str, lazily: bool) -> bool:

@@ -60,8 +60,8 @@ def run(task: Any, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
 
 
 SMALL: dict[str, Any] = {
-    **TRAINING, **SHAPE, "model.image_size": 24, "model.patch_size": 8, "model.codes": 16,
-    "model.max_length": 40, "training.batch_size": 24, "training.steps": 6,
+    **TRAINING, **SHAPE, "model.layers": 1, "model.image_size": 24, "model.patch_size": 8,
+    "model.codes": 16, "model.max_length": 40, "training.batch_size": 24, "training.steps": 6,
     "training.evaluate_limit": 1, "data.text_length": 16,
 }  # fmt: skip
 

@@ -121,7 +121,9 @@ def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+def pretrained(
+    tmp_path_factory: pytest.TempPathFactory, module_cache: Path, few_pairs: None
+) -> Path:
     """A run of masked data modelling, of one step."""
     pytest.importorskip("tokenizers")
     place = tmp_path_factory.mktemp("pretrained") / "sub"
@@ -160,7 +162,7 @@ def test_what_is_taken_of_a_pretrained_run(pretrained: Path, tmp_path: Path) -> 
 
 def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) -> None:
     for changes, words in (
-        ({"layers": 3, "placement": "pre"}, r"set --model.layers 2 --model.placement sub"),
+        ({"layers": 3, "placement": "pre"}, r"set --model.layers 1 --model.placement sub"),
         ({"max_length": 41}, r"--model.max_length 40 or less"),
         ({"vocab_size": 600}, r"words.table.weight is \(\d+, 16\) in the run"),
     ):

@@ -42,6 +42,7 @@ from tests.unit.vision.image_files import write, write_photos
 from tests.unit.vision_language.small_tasks import model_recipe, train_model
 
 pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.usefixtures("few_pairs")
 CPU = torch.device("cpu")
 TOKENIZER = ByteTokenizer()
 FORMAT = InputFormat(12)
@@ -132,7 +133,7 @@ def build(**changes: Any) -> MaskedDataModelling:
 
 
 @pytest.fixture(scope="module")
-def shared(module_cache: Path) -> MaskedDataModelling:
+def shared(module_cache: Path, few_pairs: None) -> MaskedDataModelling:
     return build()
 
 
