@@ -164,7 +164,7 @@ def test_a_task_is_found_beside_its_recipe(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "task_beside_a_recipe.py").write_text("class Own: pass\n")
     recipe = tmp_path / "own.yaml"
     recipe.write_text("task: task_beside_a_recipe:Own\n")
-    with pytest.raises(ConfigError, match="task_beside_a_recipe:Own must have"):
+    with pytest.raises(ConfigError, match="task_beside_a_recipe:Own needs"):
         load_recipe(str(recipe))
     assert os.environ["PYTHONPATH"].split(os.pathsep) == ["elsewhere", str(tmp_path)]
 
