@@ -63,7 +63,7 @@ def parser() -> Parser:
     add("--widths", type=sizes, metavar="N,M", help=what)
     what = "numbers of layers of the trained models, instead of --widths"
     add("--depths", type=sizes, metavar="N,M", help=what)
-    what = "width of the model to forecast; with --depths, its number of layers"
+    what = "width of the model to forecast, or its number of layers if --depths is given"
     add("--target", type=int, required=True, help=what)
     what = f"norm placements, or all (default: {PLACEMENTS})"
     add("--placements", type=names, metavar="A,B", help=what)

@@ -8,9 +8,9 @@ paper's assumptions, whose limits are in `docs/theory.md`.
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
 fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of an SGD
-step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. Summed
-over all cross-attentions, `signal` times q_l is the share of the encoder's update that reaches the
-decoder's output.
+step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. The sum
+of `signal` times q_l over all cross-attentions is the share of the encoder's update that reaches
+the decoder's output.
 """
 
 from __future__ import annotations
@@ -258,10 +258,10 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
     """Return the bound of the model update of one stack, divided by eta d.
 
     Args:
-        placement: Placement with the formula.
+        placement: Placement whose bound is computed.
         scales: Scales of every sublayer: 2 per layer, or 3 in the decoder of an encoder-decoder.
-        form: "paper" is the formula as printed in theorems 1 and 2. "first_order" has the index
-            range of the appendix. "telescoped" includes all orders, and the variance of the
+        form: "paper" is the formula as printed in theorems 1 and 2. "first_order" sums over
+            the indices of the appendix. "telescoped" includes all orders, and the variance of the
             embedding.
 
     Returns:

@@ -26,7 +26,7 @@ Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]
 """Function that completes a batch from the indices and the draws of its examples. A draw is a
 number that is new for every use of an example; see `magneto.data.stream.shuffled`."""
 OnBroken = Callable[[int, BrokenImage], None]
-"""Function that is called for a broken example; `ImageSplit.broken` is one."""
+"""Function that is called for a broken example, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
 """Function that returns a model's input for a picture, float32 (channels, height, width)."""
 

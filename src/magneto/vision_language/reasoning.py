@@ -130,7 +130,7 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
 
 
 def consistency(sentences: Sequence[str], right: np.ndarray) -> float:
-    """Return the share of sentences for which all statements are classified correctly."""
+    """Return the share of sentences that are classified correctly with every pair of images."""
     _, number = np.unique(np.array(sentences), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
     return float((wrong == 0).mean())
