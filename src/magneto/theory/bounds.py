@@ -8,9 +8,9 @@ paper's assumptions, whose limits are in `docs/theory.md`.
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
 fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of an SGD
-step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. The sum
-of `signal` times q_l over all cross-attentions is the share of the encoder's update that reaches
-the decoder's output.
+step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. The
+sum of `signal` times q_l over all cross-attentions is the share of the encoder's update that
+reaches the decoder's output.
 """
 
 from __future__ import annotations
