@@ -25,8 +25,8 @@ SCENES = {
 SPOKEN = {
     "data.source": "builtin:spoken-digits", "data.tokenizer": "characters",
     "data.cmvn": "utterance", "data.max_frames": 800, "data.max_duration": 8.0,
-    "data.synthetic.train_utterances": 24, "data.synthetic.validation_utterances": 4,
-    "data.train_splits": None, "data.validation_splits": None,
+    "data.synthetic.train_utterances": 8, "data.synthetic.validation_utterances": 4,
+    "data.synthetic.words": [1, 1], "data.train_splits": None, "data.validation_splits": None,
     "model.front_channels": [2, 4], "model.predictor_width": 16, "model.joint_width": 16,
     "training.num_workers": 0,
 }  # fmt: skip

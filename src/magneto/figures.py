@@ -159,6 +159,10 @@ def image_panels(
     wide = side * columns + (LEGEND if legend else 0)
     with rc_context(STYLE):
         figure = Figure(figsize=(wide, high))
+        # One for all images: axes for each take most of the time.
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.axis("off")
+        axes.set(xlim=(0, wide), ylim=(0, high), autoscale_on=False)
         bottom = high
         for height, content in lines:
             bottom -= height
@@ -167,14 +171,14 @@ def image_panels(
                 continue
             for column, (panel, words) in enumerate(content):
                 if panel.image is not None:
-                    left, inner = side * (column + MARGIN), side * (1 - 2 * MARGIN)
-                    low = bottom + side * MARGIN
-                    axes = figure.add_axes(
-                        (left / wide, low / high, inner / wide, inner / high), anchor="NW"
+                    left, top = side * (column + MARGIN), bottom + side * (1 - MARGIN)
+                    down, across = panel.image.shape[:2]
+                    pixel = side * (1 - 2 * MARGIN) / max(down, across)
+                    place = (left, left + across * pixel, top - down * pixel, top)
+                    axes.imshow(
+                        panel.image, cmap="gray", vmin=0, vmax=255, extent=place, aspect="auto"
                     )
-                    axes.axis("off")
-                    axes.imshow(panel.image, cmap="gray", vmin=0, vmax=255)
-                    axes.set_title(words, fontsize=8, pad=3, loc="left")
+                    axes.text(left, top + 3 / 72, words, fontsize=8)
         if legend:
             colours = [Patch(facecolor=colour, label=words) for colour, words in legend]
             place = (side * columns / wide, 1)

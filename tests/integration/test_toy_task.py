@@ -95,7 +95,7 @@ def run(place: Path) -> Path:
     return place / "run"
 
 
-def test_compare_without_placements(place: Path, capsys, monkeypatch) -> None:
+def test_compare_without_placements(place: Path, capsys, monkeypatch, without_pdf) -> None:
     monkeypatch.setattr(sweep, "run_local", lambda folder, *rest: sweep.work(folder) >= 0)
     words = ["compare", place / "toy.yaml", "--lrs", "1e-2,3e-2", "--jobs", "1"]
     words += ["--grid", "model.hidden=4,8"]

@@ -17,6 +17,7 @@ from magneto.hf.layout import not_held  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402
+from magneto.training.model import FillRecorder  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
@@ -175,7 +176,7 @@ def check_rows(model: Any, fitting: set[str], write: Any, read: Any) -> None:
         if name in fitting:
             assert read(write(type(model)(replace(model.config, placement=name)))).config.row is row
             row = replace(row, alpha=lambda depth: 2.0)  # of the same name, but another
-        with torch.device("meta"):
+        with torch.device("meta"), FillRecorder():
             other = type(model)(replace(model.config, placement=row))
         with pytest.raises(ValueError, match=f"placement is (a changed )?'{name}'") as found:
             write(other)

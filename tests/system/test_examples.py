@@ -56,7 +56,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 
 def test_peft_lora(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    found = load("peft_lora").main(tmp_path, steps=15)
+    found = load("peft_lora").main(tmp_path, steps=10)
     assert found["after"] < found["before"] - 0.3
     assert found["merged"] == pytest.approx(found["after"], abs=1e-4)
     assert 0 < found["share"] < 0.25

@@ -57,7 +57,7 @@ def blocks(page: str, heading: str) -> list[tuple[str, str]]:
 
 def test_images_to_a_pipeline(follow: Follow) -> None:
     pytest.importorskip("transformers")
-    small = {"train": "--training.steps 80 --training.batch_size 32 --model.layers 1"}
+    small = {"train": "--training.steps 50 --training.batch_size 32 --model.layers 1"}
     printed = follow("export", "Example: from a folder of images to a pipeline", small)
     first, second = re.findall(r"'label': '(\d)', 'score': ([\d.]+)", printed["python"])
     assert first[0] == "0" and float(first[1]) > float(second[1])
@@ -78,7 +78,7 @@ def test_a_corpus_beside_n_grams(follow: Follow) -> None:
 def test_a_placement_through_compare(follow: Follow) -> None:
     small = """--model.width 32 --model.layers 1 --model.heads 2 --model.ffn_width 64
         --placements pre,new_placement:SANDWICH --lrs 1e-3 --seeds 1
-        --training.steps 2 --training.tensorboard false --no-measurements"""
+        --training.steps 2 --training.tensorboard false --no-measurements --jobs 1"""
     printed = follow("new-placement", "A new placement", {"compare": small}, only="compare")
     assert "Sandwich" in printed["compare"]
     report = Path("runs/sandwich/report.md").read_text(encoding="utf-8")
@@ -92,7 +92,9 @@ TASK = ("new-task", "Example: regression on a table")
 
 def test_a_task(follow: Follow, capsys: pytest.CaptureFixture[str]) -> None:
     Path("patients.csv").write_text("\n".join([NAMES, *PATIENTS]))
-    printed = follow(*TASK, {}, only="train evaluate predict report export plan")
+    train = "--model.layers 1 --training.epochs 8 --training.learning_rate 3e-3"
+    small = {"train": train, "plan": "--model.layers 1"}
+    printed = follow(*TASK, small, only="train evaluate predict report export plan")
     worse, better = map(float, printed["predict"].split())
     assert 50 < better < worse - 30 < 300
     assert float(printed["evaluate"].split()[-1]) < 0.5  # the mean of all patients has 0.85

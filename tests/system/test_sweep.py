@@ -227,10 +227,12 @@ def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
         lock.release()
 
 
-def test_a_workers_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    words = command(tmp_path / "grid", "--training.gradient_accumulation_steps", "1000")
-    words[words.index("--jobs") + 1] = "1"
-    assert main(words) == 2
+def test_a_workers_error_is_one_line(
+    book: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    words = f"""compare causal-lm/tiny --data {book} --placements pre --lrs 1e-3 --jobs 1
+        --out {tmp_path} --data.tokenizer bytes --training.gradient_accumulation_steps 1000"""
+    assert main(words.split()) == 2
     output = capfd.readouterr().err
     assert "Traceback" not in output
     assert "magneto: training.batch_size" in output

@@ -4,12 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from magneto.cli import main
 from tests.commands import started, wait_until
+from tests.system.conftest import SMALL
 
 SELF = Path("/proc/self/maps")
 
@@ -20,11 +21,11 @@ def children(process: int) -> list[int]:
     ]
 
 
-def start_training(run: Path, *words: str) -> subprocess.Popen:
+def start_training(book: Path, run: Path, *words: str) -> subprocess.Popen:
     """Start `magneto train`; wait for steps."""
-    given = f"""train image-classification/tiny --out {run} --training.num_workers 2
-        --training.device cpu --training.log_every 1 --model.layers 1"""
-    process = started(*given.split(), *words, stderr=subprocess.PIPE, text=True)
+    given = f"train causal-lm/tiny --data {book} --out {run}".split()
+    given += [*SMALL, "--training.num_workers", "2", "--training.steps", "100000", *words]
+    process = started(*given, stderr=subprocess.PIPE, text=True)
     metrics = run / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
     return process
@@ -34,11 +35,10 @@ def start_training(run: Path, *words: str) -> subprocess.Popen:
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
-    tmp_path: Path, number: signal.Signals
+    book: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    pytest.importorskip("sklearn")
     run = tmp_path / "run"
-    process = start_training(run, "--training.steps", "100000", "--training.save_every", "0")
+    process = start_training(book, run, "--training.save_every", "0")
     os.killpg(process.pid, number)
     output = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and f"resume with: magneto train --resume {run}" in output
@@ -47,18 +47,16 @@ def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
     reached = json.loads((run / "result.json").read_text())["step"]
-    command = [sys.executable, "-m", "magneto", "train", "--resume", str(run)]
-    more = ["--training.steps", str(reached + 3)]
-    subprocess.run([*command, *more], check=True, capture_output=True)
+    more = ["--training.steps", str(reached + 3), "--training.num_workers", "0"]
+    assert main(["train", "--resume", str(run), *more]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "finished" and result["step"] == reached + 3
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SELF.exists(), reason="finds the workers in /proc")
-def test_workers_end_with_a_killed_main_process(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    process = start_training(tmp_path / "run", "--training.steps", "100000")
+def test_workers_end_with_a_killed_main_process(book: Path, tmp_path: Path) -> None:
+    process = start_training(book, tmp_path / "run")
     workers = children(process.pid)
     assert len(workers) == 2
     process.kill()

@@ -22,7 +22,9 @@ SMALL = {
     "training.device": "cpu", "training.tensorboard": False, "training.evaluate_limit": 1,
 }  # fmt: skip
 # Captions and translations of a model that learned nothing end at the length that it is allowed.
-SHORT = {"image-captioning": {"model.max_length": 24}}
+# Batches of translation and of a transducer count groups.
+SHORT = {"image-captioning": {"model.max_length": 24}, "translation": {"training.batch_size": 1},
+         "transducer": {"training.batch_size": 1}}  # fmt: skip
 # What makes commands quick that are long otherwise.
 MORE = {
     "evaluate": ["--limit", "1"],

@@ -20,6 +20,7 @@ TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64",
          "--model.ffn_width", "128", "--data.max_length", "32",
          "--data.vocab_size", "500"]  # fmt: skip
+EPOCHS = ["--training.epochs", "2", "--training.steps", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ SOME = ("causal-lm/tiny", "transducer/tiny", "vision-language-modelling/tiny")
 def test_every_task_has_a_batch_without_data(name: str, cache: Path) -> None:
     few = {"data.max_duration": 2.0, "data.max_frames": 400} if "transducer" in name else {}
     task = planned(name, few)
-    batch = task.dummy_batch(3)
+    batch = task.dummy_batch(2)
     place_companion(task, torch.device("cpu"))
     assert 0 < count_flops(task, batch)[0] < math.inf
     assert not cache.exists()
@@ -115,9 +116,7 @@ def test_a_plan(capsys: Any) -> None:
         "--distributed ddp --model.checkpoint_activations false "
         "--training.gradient_accumulation_steps 1"
     )
-    epochs = [*SMALL, "--training.epochs", "2", "--training.steps", "1"]
-    assert answer(capsys, *epochs, "--examples", "6400")["steps"] == 200
-    output = printed(capsys, *epochs, "--gpus", "64", "--gpu-memory", "0.001")
+    output = printed(capsys, *SMALL, *EPOCHS, "--gpus", "64", "--gpu-memory", "0.001")
     parameters = f"{found['parameters']:,} parameters; "
     for words in (parameters, "assumed", "hybrid", "nothing fits in 0.001 GB", "give --examples N"):
         assert words in output
@@ -125,9 +124,11 @@ def test_a_plan(capsys: Any) -> None:
 
 def test_assumed_sizes_are_printed(capsys: Any) -> None:
     words = ["plan", "image-classification/tiny", "--data", "nowhere", "--model.image_size", "null",
+             "--model.layers", "1", "--training.batch_size", "64",
              "--model.patch_size", "8", "--model.channels", "null"]  # fmt: skip
-    output = printed(capsys, *words)
-    assert "model.image_size 64, model.channels 3 (training takes" in output
+    output = printed(capsys, *words, *EPOCHS, "--examples", "6400")
+    assert "model.image_size 64, model.channels 3 (training derives" in output
+    assert "; 200 steps" in output
     # The largest size that a training would derive, as it derives it.
     assert "model.image_size 64" in printed(capsys, *words[:-4], "--model.patch_size", "4")
 

@@ -50,14 +50,14 @@ def test_json_is_one_object_and_the_file_is_the_same(
 ) -> None:
     """A trial is compared with the trivial baseline."""
     words = ["--data", str(book), "--seeds", "0", "--json", "--out", str(tmp_path / "out")]
-    words += ["--trial", "0.1s", "--training.evaluate_limit", "1"]
+    words += ["--trial", "0.1s", "--training.evaluate_limit", "1", "--model.layers", "4"]
     found = json.loads(printed(capsys, *PROBE, *SMALL, *words))
     assert json.loads((tmp_path / "out" / "probe.json").read_text()) == found
     (probe,) = found["probes"]
-    assert probe["placement"] == "sub" and probe["layers"] == [8] and probe["growth"] == []
+    assert probe["placement"] == "sub" and probe["layers"] == [4] and probe["growth"] == []
     assert [step["step"] for step in probe["steps"]] == [1, 2]
-    layer = probe["steps"][1]["layers"][7]
-    assert layer["name"] == "decoder.layers.7"
+    layer = probe["steps"][1]["layers"][3]
+    assert layer["name"] == "decoder.layers.3"
     assert all(isinstance(value, float) for name, value in layer.items() if name != "name")
     assert set(probe["bound"]["derived"]) == {"paper", "first_order", "telescoped"}
     assert probe["trouble"] == {"fp16": None, "bf16": None}

@@ -11,7 +11,8 @@ from magneto.cli import main
 from magneto.commands.start import name_of
 from tests.commands import answer, printed, refused
 
-SMALL = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
+SMALL = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32",
+         "--training.batch_size", "16"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
