@@ -460,8 +460,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         `input_ids` and `attention_mask` belong to the source. `encoder_outputs`, the result of
         `get_encoder()`, replace `input_ids`. `decoder_input_ids` of shape (batch, target length)
         are by default the shifted labels. `decoder_attention_mask` has shape (batch, cached +
-        target length). `cache` is an `EncoderDecoderCache` of transformers. `labels` of shape
-        (batch, target length) are not shifted.
+        target length). `cache` is an `EncoderDecoderCache` of transformers. Pass `labels`
+        of shape (batch, target length) unshifted.
         """
         self.check_arguments(others)
         enabled, target = self.wants_hidden_states(others), decoder_input_ids

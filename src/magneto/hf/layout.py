@@ -80,8 +80,8 @@ Names = Mapping[str, "str | tuple[str, ...] | TheirTensors"]
 class Pair:
     """Magneto's tensor `ours`, which stacks the tensors `theirs` of the other library.
 
-    `rows` has the number of rows of each tensor in `theirs`, or is () if they all have equally
-    many.
+    `rows` has the number of rows of each tensor in `theirs`, or is () if all tensors
+    have the same number.
     """
 
     ours: str

@@ -64,9 +64,9 @@ class Update:
         placement: Name of the placement, or of the row in a comparison.
         layers: Depth of the stack.
         seed: Seed of weights, inputs and labels.
-        reading: "label" or "output". For "label", a step increases a label's logit. The logit's
-            change is divided by the width. For "output", a step lowers the mean cross-entropy. The
-            norm of the features' change is divided by the norm of the features.
+        reading: What the step changes, "label" or "output". For "label", a step increases a label's
+            logit. The logit's change is divided by the width. For "output", a step lowers the mean
+            cross-entropy. The norm of the features' change is divided by the norm of the features.
         optimizer: "sgd" or "adam".
         value: The change, as a mean over samples.
     """

@@ -385,7 +385,7 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
         raise ValueError(
             f"the model has {count:,} weights, which need {gigabytes(needed)} with gradients and "
             f"optimizer; this {world.device.type} has {gigabytes(available)} of memory. Lower the "
-            "sizes in the recipe's section model: the largest tensor is "
+            "sizes in the section `model` of the recipe: the largest tensor is "
             f"{name}, {' x '.join(map(str, largest.shape))}"
         )
 

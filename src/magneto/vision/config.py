@@ -246,7 +246,7 @@ class ImageSourceConfig:
 
 @configuration
 class ImageDataConfig(ImageSourceConfig):
-    """Images: the `data` section of a recipe."""
+    """The `data` section of a recipe for images."""
 
     label_column: str | None = None
     """Column of the labels; null looks for a column with a usual name, and "" reads no labels."""
@@ -399,7 +399,7 @@ class ImageModelConfig(ImageEncoderConfig):
 
 @configuration
 class ImageModellingDataConfig(ImageDataConfig):
-    """Images and their image tokenizer: the `data` section of a recipe."""
+    """The `data` section of a recipe for masked image modelling."""
 
     image_tokenizer: str = BUILTIN_TOKENIZER
     """Image tokenizer whose codes are predicted. The value is the directory of an image-tokenizer

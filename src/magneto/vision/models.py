@@ -326,7 +326,7 @@ class WholeImageConfig(SegmenterConfig):
 def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
     """Return a model for `rows` x `columns` patches that shares the weights of `model`.
 
-    Learned position embeddings are not shared, but interpolated to the new grid (bicubic).
+    Learned position embeddings are copied instead, interpolated to the new grid (bicubic).
     """
     length = Grid(rows, columns, model.config.grid.prefix).length
     # The configuration checks the length against its own square grid too.
