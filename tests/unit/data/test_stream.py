@@ -132,7 +132,7 @@ def test_joined_streams_have_epochs_of_their_own_and_are_cut_each_for_itself() -
     for name, size in sizes.items():
         assert [number for piece in pieces for number in piece[name]] == seen[2][name]
         assert len(seen[2][name]) == size
-    with pytest.raises(ValueError, match="a batch has 2 pairs for 3 pieces"):
+    with pytest.raises(ValueError, match="a batch of 2 pairs cannot be split into 3 pieces"):
         three({"images": 4, "texts": 4, "pairs": 2}).batch(0, 3)
 
 

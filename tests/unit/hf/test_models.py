@@ -15,7 +15,7 @@ from torch.nn import functional as F
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.export import auto_class, harness_scores  # noqa: E402
+from magneto.hf.export import auto_class, export_model, harness_scores  # noqa: E402
 from magneto.hf.wrapper import CONFIGURATIONS  # noqa: E402
 from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, inputs, says, wrapped  # noqa: E402
 
@@ -355,3 +355,11 @@ def test_padding_of_a_recording_is_not_transcribed() -> None:
     mask[1, 16:] = 0
     found = model.transcribe(features, mask)
     assert found[1] == model.transcribe(features[1:, :16])[0] != model.transcribe(features)[1]
+
+
+def test_a_custom_tasks_module_may_export_itself(tmp_path: Path, monkeypatch) -> None:
+    code = 'def export(*given):\n    return "{} {} {}".format(*given)\n'
+    (tmp_path / "task_with_an_export.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    given: Any = ("model", "data", "directory")
+    assert export_model("task_with_an_export:Own", *given) == "model data directory"

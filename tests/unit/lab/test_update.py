@@ -158,8 +158,11 @@ def test_why_there_is_no_bound_is_said() -> None:
     zero = Encoder(config(layers=1))
     nn.init.zeros_(zero.layers[0].feed_forward.mlp.fc2.weight)  # type: ignore[union-attr,arg-type]
     for model, reason in (
-        (nn.Linear(2, 2), "a model of 0 stacks"),
-        (nn.ModuleList([zero, zero.layers[0], Encoder(config(layers=1))]), "a model of 2 stacks"),
+        (nn.Linear(2, 2), "a model with 0 Transformer stacks"),
+        (
+            nn.ModuleList([zero, zero.layers[0], Encoder(config(layers=1))]),
+            "a model with 2 Transformer stacks",
+        ),
         (Encoder(config(placement="peri", layers=1)), "no bound is derived for Peri-LN"),
         (zero, "v of sublayer 2 must be a positive number"),
     ):

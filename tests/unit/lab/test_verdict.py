@@ -110,7 +110,7 @@ def test_steps_at_the_peak_rate() -> None:
     collapsed = [layer(0), layer(1, distinct_rms=1e-3)]
     steps = [StepReading(n, loss, 0.1, 1.0, collapsed) for n, loss in enumerate((2, 3), 1)]
     found = replace(made, peak_steps=steps)
-    assert "lower the peak rate, or try another placement" in finding(found, "distinct")[2]
+    assert "Lower the peak rate, or try another placement" in finding(found, "distinct")[2]
     assert finding(found, "distinct")[:2] == ("likely to fail", pytest.approx(1e-6))
     broken = replace(made, peak_steps=[*steps, replace(steps[0], loss=math.nan, layers=[
         layer(0), layer(1, distinct_rms=math.nan)])])  # fmt: skip

@@ -194,6 +194,7 @@ def test_damage_is_told_after_the_last_block_that_can_be_read() -> None:
         for block in read_blocks(Fragile(), 100, 50_000):
             found += block[:, 0].tolist()
     assert found == [*range(100, 10_000)]
+    assert [len(block) for block in read_blocks(Fragile(), 100, 64, 150)] == [64, 64, 22]
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:
