@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
     "lines of source": 46_170,
-    "lines of tests": 31_390,
+    "lines of tests": 31_500,
     "lines of benchmarks": 4_510,
     "modules": 154,
     "modules with one importer": 23,
