@@ -72,8 +72,8 @@ MOST_CLASSES, LEAST_SHARE = 30, 0.05
 class Panel:
     """Image, with a text above the image.
 
-    The image is a uint8 array (height, width) or (height, width, channels). A panel without an image
-    is blank.
+    The image is a uint8 array (height, width) or (height, width, channels). A panel without an
+    image is blank.
     """
 
     image: np.ndarray | None = None

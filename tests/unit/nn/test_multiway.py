@@ -283,6 +283,13 @@ def test_features_of_chosen_layers() -> None:
         model.features(*given, layers=[3])
 
 
+def test_embeddings_of_both_modalities_are_dropped_in_training() -> None:
+    model, given = multiway(embedding_dropout=0.5), tokens([(6, 5), (4, 7)])
+    for stream in model.train().enter(*given)[0]:
+        assert 0 < (stream == 0).float().mean() < 1
+    assert all((stream != 0).all() for stream in model.eval().enter(*given)[0])
+
+
 def test_input_norms_are_each_modalitys_own() -> None:
     model = multiway(input_norm="layernorm")
     vision, language, packing = tokens(PAIRS)

@@ -220,6 +220,11 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
     assert len(batch["masked"].patches) == 4 * int((~batch["blank"]).sum())
     scores = measured(task, model.eval())
     assert scores["unreadable_images"] == 2 and np.isfinite(scores["loss"])
+    for number in range(2):
+        write(tmp_path / "held" / f"{number}.png", (tmp_path / f"{number}.png").read_bytes())
+    images = build(**own | {"data__image_source": str(tmp_path)}, data__image_validation_source=str(
+        tmp_path / "held")).images  # fmt: skip
+    assert len(images[0]) > 2 == len(images[1])
     # Captions in the place of texts alone.
     alone = build(**own, data__text_source=None)
     assert alone.texts[0] is alone.paired_texts[0]
