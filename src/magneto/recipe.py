@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,11 +75,6 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    return list(_names())
-
-
-@cache
-def _names() -> list[str]:
     return sorted(str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
 
 
@@ -89,7 +83,7 @@ def recipe_path(name: str) -> Path:
 
     `name` is a recipe's name or path. A FileNotFoundError suggests the nearest name.
     """
-    if name in _names():
+    if name in recipe_names():
         return RECIPES / f"{name}.yaml"
     path = Path(name)
     if path.is_file():
