@@ -129,8 +129,8 @@ INSIDE = {
     "feed_forward.mlp.inside": "mlp.ffn_sub_norm",
 }
 AFTER = {
-    "self_attention.attention.width_norm_q": "self_attn.q_norm",
-    "self_attention.attention.width_norm_k": "self_attn.k_norm",
+    "self_attention.attention.norm_heads.q.norm": "self_attn.q_norm",
+    "self_attention.attention.norm_heads.k.norm": "self_attn.k_norm",
     "self_attention.branch": "post_attention_layernorm",
     "feed_forward.branch": "post_feedforward_layernorm",
 }

@@ -27,17 +27,10 @@ class Attention(nn.Module):
 
     def __init__(self, config: TransformerConfig, sublayer: Sublayer) -> None:
         super().__init__()
-        row = config.row
         self.head_width = config.head_width
         self.sublayer: Sublayer = sublayer
-        wide, each = row.query_key_norm == "width", row.query_key_norm == "head"
-        self.width_norm_q = optional_norm(wide, config.attention_width, config)
-        self.width_norm_k = optional_norm(wide, config.key_value_width, config)
-        self.head_norm_q = optional_norm(each, config.head_width, config)
-        self.head_norm_k = optional_norm(each, config.head_width, config)
-        self.head_norm_v = optional_norm(row.value_norm == "head", config.head_width, config)
         self.dot_product = DotProductAttention(config.attention_dropout)
-        gated = sublayer in row.gated
+        gated = sublayer in config.row.gated
         width, inner = config.width, config.attention_width
         self.gate_proj: Part = projection(config, width, [("gate", inner)]) if gated else identity
         self.gate: Part = Gate() if gated else identity
@@ -53,16 +46,6 @@ class Attention(nn.Module):
 
     def heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_width))
-
-    def queries(self, projected: Tensor) -> Tensor:
-        """Split queries into heads, and apply the norms: (..., H * D) to (..., H, D)."""
-        return self.head_norm_q(self.heads(self.width_norm_q(projected)))
-
-    def keys(self, projected: Tensor) -> Tensor:
-        return self.head_norm_k(self.heads(self.width_norm_k(projected)))
-
-    def values(self, projected: Tensor) -> Tensor:
-        return self.head_norm_v(self.heads(projected))
 
     def output(self, joined: Tensor, x: Tensor) -> Tensor:
         """Return the sublayer's output, (..., width).
@@ -82,39 +65,28 @@ class SelfAttention(Attention):
         super().__init__(config, "self_attention")
         self.layer = layer
         inner, shared = config.attention_width, config.key_value_width
-        self.widths = [inner, shared, shared]
-        self.head_counts = [width // config.head_width for width in self.widths]
         self.qkv_proj = projection(
             config, config.width, [("q", inner), ("k", shared), ("v", shared)]
         )
+        self.head_counts = [width // config.head_width for width in (inner, shared, shared)]
+        norms = build_head_norms(config)
+        normed = any(norm is not identity for norm in norms)
+        self.norm_heads: Part = HeadNorms(norms, self.head_counts) if normed else identity
         self.positions = build_layer_positions(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
         """Let x (B, T, width) attend to itself and to cached positions. Return the output."""
-        return self.output(self.attend(*self.project(x), mask, shared, cache), x)
+        return self.output(self.attend(self.project(x), mask, shared, cache), x)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project x (..., width) to queries, keys and values.
-
-        Queries have the shape (..., H, D). Keys and values have the shape (..., K, D).
-        """
-        query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
-        return self.queries(query), self.keys(key), self.values(value)
+    def project(self, x: Tensor) -> Tensor:
+        """Project x (..., width) to heads of queries, keys and values, (..., H + 2 * K, D)."""
+        return self.norm_heads(self.heads(self.qkv_proj(x)))
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask,
-        shared: Tensor | None,
-        cache: Cache | None,
+        self, heads: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None
     ) -> Tensor:
-        """Return joined heads, (B, T, H * D).
-
-        Queries have the shape (B, T, H, D). Keys and values have the shape (B, T, K, D).
-        """
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        """Map heads (B, T, H + 2 * K, D) of queries, keys and values to outputs (B, T, H * D)."""
+        query, key, value = heads.transpose(1, 2).split(self.head_counts, dim=1)
         query, key, bias = self.positions(query, key, shared)
         if cache is not None:
             key, value = cache.update(key, value, self.layer)
@@ -131,10 +103,11 @@ class CrossAttention(Attention):
         self.q_proj = projection(config, width, [("q", config.attention_width)])
         self.k_proj = projection(config, width, [("k", shared)])
         self.v_proj = projection(config, width, [("v", shared)])
+        self.norm_q, self.norm_k, self.norm_v = build_head_norms(config)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Let x (B, T, width) attend to memory (B, S, width). Return the output."""
-        query = self.queries(self.q_proj(x)).transpose(1, 2)
+        query = self.norm_q(self.heads(self.q_proj(x))).transpose(1, 2)
         key, value = self.keys_values(memory, cache)
         return self.output(join_heads(self.dot_product(query, key, value, mask)), x)
 
@@ -142,12 +115,52 @@ class CrossAttention(Attention):
         if cache is not None and cache.is_updated.get(self.layer, False):
             held = cache.cross_attention_cache.layers[self.layer]
             return held.keys, held.values
-        key = self.keys(self.k_proj(memory)).transpose(1, 2)
-        value = self.values(self.v_proj(memory)).transpose(1, 2)
+        key = self.norm_k(self.heads(self.k_proj(memory))).transpose(1, 2)
+        value = self.norm_v(self.heads(self.v_proj(memory))).transpose(1, 2)
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer)
             cache.is_updated[self.layer] = True
         return key, value
+
+
+def build_head_norms(config: TransformerConfig) -> tuple[Part, Part, Part]:
+    """Build the norms of queries, keys and values. Each norm maps heads (..., heads, D)."""
+    row, each = config.row, config.head_width
+
+    def build(kind: str, width: int) -> Part:
+        norm = optional_norm(kind != "none", each if kind == "head" else width, config)
+        return WidthNorm(norm) if kind == "width" else norm
+
+    return (
+        build(row.query_key_norm, config.attention_width),
+        build(row.query_key_norm, config.key_value_width),
+        build(row.value_norm, config.key_value_width),
+    )
+
+
+class WidthNorm(nn.Module):
+    """Norm over all heads together."""
+
+    def __init__(self, norm: Part) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return self.norm(heads.flatten(-2)).view_as(heads)
+
+
+class HeadNorms(nn.Module):
+    """Norms of the queries, keys and values of self-attention."""
+
+    def __init__(self, norms: tuple[Part, Part, Part], counts: list[int]) -> None:
+        super().__init__()
+        self.q, self.k, self.v = norms
+        self.counts = counts
+
+    def forward(self, heads: Tensor) -> Tensor:
+        """Apply the norms to heads of queries, keys and values, (..., H + 2 * K, D)."""
+        query, key, value = heads.split(self.counts, dim=-2)
+        return torch.cat((self.q(query), self.k(key), self.v(value)), dim=-2)
 
 
 class DotProductAttention(nn.Module):

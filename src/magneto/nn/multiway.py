@@ -71,13 +71,11 @@ class MultiwaySelfAttention(nn.Module):
         experts: list[Any] = [self.experts[name] for name in self.routes]
         read = [one.before(x) for one, x in zip(experts, streams, strict=True)]
         vision_heads, language_heads = (
-            torch.cat(one.attention.project(x), dim=-2)
-            for one, x in zip(experts, read, strict=True)
+            one.attention.project(x) for one, x in zip(experts, read, strict=True)
         )
         heads = to_rows(vision_heads, language_heads, packing)
-        query, key, value = heads.split(experts[0].attention.head_counts, dim=-2)
         # Dot-product attention has no weights, so either expert's serves.
-        joined = experts[0].attention.attend(query, key, value, mask, None, None)
+        joined = experts[0].attention.attend(heads, mask, None, None)
         attended = from_rows(joined, packing)
         added = [
             one.scale(one.attention.output(part, x))

@@ -251,7 +251,7 @@ def test_words_of_a_pair_look_at_its_image_too() -> None:
     shares = model.attention_weights(vision, language, pack([5], [3]), 0)
     block = model.layers[0].self_attention
     experts = zip(block.experts.values(), (vision, language), strict=True)
-    given = [expert.attention.project(expert.before(x)) for expert, x in experts]
-    query, key = (torch.cat([parts[i] for parts in given]).transpose(0, 1) for i in (0, 1))
+    heads = torch.cat([expert.attention.project(expert.before(x)) for expert, x in experts])
+    query, key, _ = heads.transpose(0, 1).chunk(3)
     expected = (query @ key.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(-1)
     assert torch.allclose(shares[0], expected, atol=1e-5) and shares[0, :, 5:, :5].min() > 0

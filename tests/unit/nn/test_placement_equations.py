@@ -81,9 +81,9 @@ def keel(eq: Equations, x: Tensor) -> Tensor:
 
 def hybrid_attention(eq: Equations, layer: str, x: Tensor) -> Tensor:
     """Attention with each head's queries, keys and values normed (equation 5)."""
-    inside = f"{layer}.self_attention.attention.head_norm"
+    norms = f"{layer}.self_attention.attention.norm_heads"
     parts = zip("qkv", eq.projections(layer, x), strict=True)
-    return eq.out(layer, eq.attend(*(eq.every_head(f"{inside}_{n}", part) for n, part in parts)))
+    return eq.out(layer, eq.attend(*(eq.every_head(f"{norms}.{n}", part) for n, part in parts)))
 
 
 def hybrid(eq: Equations, x: Tensor, first: int = 0) -> Tensor:
