@@ -160,15 +160,16 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
         train, validation = hold_out(train, config.validation_fraction, key, counts["train"])
         counts["train"][READ] -= len(validation)
         counts["validation"][READ] = len(validation)
+    validated = set(places(validation))
     limit = config.validation_limit
     if limit is not None and len(validation) > limit:
         counts["validation"][BEYOND_LIMIT] = len(validation) - limit
-        places = np.array([hash_of(id) for id in validation.values("id")], np.uint64)
-        validation = validation.take(np.sort(np.argsort(places, kind="stable")[:limit]))
+        hashes = np.array([hash_of(id) for id in validation.values("id")], np.uint64)
+        validation = validation.take(np.sort(np.argsort(hashes, kind="stable")[:limit]))
     train, validation = (add_headers(table, progress) for table in (train, validation))
     counts["validation"][KEPT] = len(validation)
     counts["validation"].update(problem for problem in validation.values("problem") if problem)
-    train, excluded = _fit_to_train(train, validation, config, counts["train"])
+    train, excluded = _fit_to_train(train, validated, config, counts["train"])
     for name, table in {"validation": validation, "train": train}.items():
         if not len(table) and not (name == "train" and evaluation_only):
             source = config.validation_source if name == "validation" else None
@@ -304,16 +305,16 @@ def add_headers(table: Table, progress: Progress) -> Table:
     return replace(table, columns={**table.columns, "seconds": seconds, "problem": problems})
 
 
+def places(table: Table) -> Iterator[tuple[str, Segment]]:
+    """Yield each utterance's recording, with an absolute path, and its segment."""
+    names = map(table.columns["audio"].name, table.rows.tolist())
+    return zip(map(os.path.abspath, names), table.values("segment"), strict=True)
+
+
 def _fit_to_train(
-    table: Table, validation: Table, config: SpeechDataConfig, counts: Counts
+    table: Table, validated: set[tuple[str, Segment]], config: SpeechDataConfig, counts: Counts
 ) -> tuple[Table, list[tuple[str, str]]]:
     """Return the utterances to train on, and each excluded utterance's id and reason."""
-
-    def places(table: Table) -> Iterator[tuple[str, Segment]]:
-        names = map(table.columns["audio"].name, table.rows.tolist())
-        return zip(names, table.values("segment"), strict=True)
-
-    validated = set(places(validation))
     excluded, kept = [], []
     for number, place in enumerate(places(table)):
         row = table[number]

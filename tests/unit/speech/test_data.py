@@ -351,7 +351,9 @@ def test_sources_without_utterances_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "note.txt")
 
 
-def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:
+def test_what_is_validated_on_is_not_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Common Voice's validated.tsv has the recordings of dev.tsv too."""
     write_table(tmp_path, "validated", 6)
     lines = (tmp_path / "validated.jsonl").read_text().splitlines()
@@ -361,6 +363,11 @@ def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:
     assert found.validation.values("id") == ["validated-0", "validated-1"]
     assert found.counts["train"][ALSO_VALIDATED] == 2
     assert found.excluded == [(id, ALSO_VALIDATED) for id in ("validated-0", "validated-1")]
+    # Also utterances beyond the limit, and recordings by another path.
+    monkeypatch.chdir(tmp_path)
+    for more in ({"validation_splits": ("dev",), "validation_limit": 1},
+                 {"validation_source": str(tmp_path / "dev.jsonl")}):  # fmt: skip
+        assert load(Path("."), train_splits=("validated",), **more).excluded == found.excluded
 
 
 def test_headers_are_read_once_and_again_of_what_has_changed(tmp_path: Path) -> None:
