@@ -87,6 +87,8 @@ def search_of(args: argparse.Namespace, count: int = 1) -> Search:
 
     if args.search == "modified":
         return ModifiedBeamSearch(width=args.beams, count=count)
+    if args.beams != BEAMS:
+        raise ConfigError(["--beams has no effect with --search greedy; add --search modified"])
     return GreedySearch(args.symbols_per_frame)
 
 
@@ -95,14 +97,15 @@ def main(words: Sequence[str]) -> int:
     args, overrides = made.parse_with_overrides(words)
     check(made, args)
     run_task(args.run, overrides, "transcribe")
+    search = search_of(args, args.n_best or 1)
     opened: Any = load_run(args.run, args.weights, overrides)
     data: SpeechDataConfig = opened.recipe.data
     window = args.window or min(WINDOW, data.max_duration)
     from magneto.speech.long_audio import Transcriber
 
     transcriber = Transcriber(
-        opened.model, opened.task.vocabulary, data, search_of(args, args.n_best or 1),
-        window, OVERLAP * window, 1 if args.raw else args.batch_size,
+        opened.model, opened.task.vocabulary, data, search, window, OVERLAP * window,
+        1 if args.raw else args.batch_size,
     )  # fmt: skip
     with ExitStack() as stack:
         paths = [Path(name) for name in args.files]
@@ -138,6 +141,8 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         if name != STDIN:
             check_file(name, "recording")
     stems = [Path(name).stem for name in args.files]
+    if args.out is not None and args.out.exists() and not args.out.is_dir():
+        made.error(f"--out {args.out} is a file; name a folder")
     if args.out is not None and len(set(stems)) < len(stems):
         made.error("--out needs recordings with different names before the extension")
 
@@ -154,8 +159,17 @@ def recording_from_standard_input() -> Iterator[Path]:
 
 def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequence[Path]) -> bool:
     progress, rate = ProgressBars(), transcriber.rate
+    window = transcriber.size / rate
     headers = [] if args.raw else [header_seconds(str(path)) for path in paths]
     lengths = [seconds for seconds, _ in headers]
+
+    def check_length(name: str, seconds: float) -> None:
+        if args.n_best is not None and seconds > window:
+            raise ValueError(f"--n-best: {name} is longer than a window of {window:g} s; raise "
+                             "--window")  # fmt: skip
+
+    for name, seconds in zip(args.files, lengths, strict=False):
+        check_length(name, seconds)
 
     def samples(name: str, path: Path, problem: str) -> Iterator[np.ndarray]:
         problems = [problem] if problem else []
@@ -170,9 +184,7 @@ def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequen
     words: list[Word] = []
     has_sound = False
     for part in transcriber.transcribe(sounds):
-        if args.n_best is not None and not part.texts:
-            raise ValueError(f"--n-best: {args.files[part.recording]} is longer than a window of "
-                             f"{transcriber.size / rate:g} s; raise --window")  # fmt: skip
+        check_length(args.files[part.recording], part.seconds)
         has_sound = has_sound or part.seconds >= transcriber.least_seconds
         words += part.words
         if at_once and args.kind == "txt":

@@ -50,7 +50,8 @@ def timed_words(
     for number, frame in enumerate(hypothesis.frames, 1):
         words = vocabulary.decode(hypothesis.labels[:number]).split()
         size = sum(map(len, words))
-        if words and size != before:  # a space belongs to no word
+        # A space belongs to no word. Its first bytes alone may look like a word.
+        if words and texts and size != before:
             spans[min(len(words), len(texts)) - 1].append(frame)
         before = size
     found, last = [], 0
@@ -209,7 +210,8 @@ class Transcriber:
             an empty transcript.
 
     Raises:
-        ValueError: If the overlap is not positive or more than half a window.
+        ValueError: If the overlap is not positive or more than half a window, or if the window is
+            shorter than a feature frame.
     """
 
     def __init__(
@@ -231,6 +233,9 @@ class Transcriber:
         self.size, self.overlap = round(window * self.rate), round(overlap * self.rate)
         bank = self.features.filter_bank
         self.least_seconds = bank.window / self.rate
+        if self.size < bank.window:
+            raise ValueError(f"the window ({window:g} s) must be at least a feature frame "
+                             f"({self.least_seconds:g} s)")  # fmt: skip
         self.frame_seconds = SUBSAMPLING * bank.shift_seconds
 
     def transcribe(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[TranscriptPart]:

@@ -129,7 +129,10 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
         ([str(tmp_path)], "is a folder; name a recording in it"),
         ([file, *BEAM, "--search", "greedy"], "needs --search modified"),
         ([file, *BEAM, "--srt"], "omit --raw and --srt"),
-        ([file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
+        ([file, "--beams", "9"], "--beams has no effect with --search greedy"),
+        ([file, "--out", file], f"--out {file} is a file; name a folder"),
+        ([file, "--window", "1e-5"], "the window (1e-05 s) must be at least a feature frame"),
+        ([other, file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
         ([file, *BEAM, "--data.max_duration", "2"], "is longer than a window of 2 s"),
     ):
         assert message in refused(capsys, "transcribe", run, *words)

@@ -99,6 +99,8 @@ def test_words_have_the_times_of_their_labels(tmp_path) -> None:
     found = timed_words(Hypothesis(labels, [0, 1, 2, 3], 0.0), VOCABULARY, 1.0)
     assert [word.text for word in found] == ["ä", "b"]
     assert (found[0].start, found[1].start, found[1].end) == (0.0, 3.0, 4.0)
+    labels = VOCABULARY.encode(["\u3000"])[0].tolist()  # a space of three bytes
+    assert timed_words(Hypothesis(labels, [0, 1, 2], 0.0), VOCABULARY, 1.0) == []
 
 
 def test_a_damaged_file_in_pieces_is_what_is_read_at_once(tmp_path, monkeypatch) -> None:
