@@ -253,6 +253,8 @@ class PreparedSpeech:
         for line in self.splits.describe(config.source):
             progress.say(line)
         train, validation = self.splits.train, self.splits.validation
+        if config.tokenizer in TRAINED or config.cmvn == "global":
+            self._check_training()
         self.vocabulary = build_vocabulary(config, train.values("text"))
         self.filter_bank = FilterBank(config)
         source = Features(train, self.filter_bank, progress)
@@ -266,10 +268,14 @@ class PreparedSpeech:
         """Return batches of `batch_size` groups; each epoch augments the utterances anew.
 
         The seed determines the order and the augmentation.
+
+        Raises:
+            ValueError: If there are no training utterances.
         """
         maker, config = self.train_maker, self.config
         augmentation = Augmentation(config.augmentation, config.sample_rate)
         count = len(maker.ids)
+        self._check_training()
 
         @lru_cache(maxsize=2)
         def speeds(epoch: int) -> np.ndarray:
@@ -295,7 +301,12 @@ class PreparedSpeech:
 
         return group_stream(groups, batch_size, make, lambda row: f"utterance {maker.ids[row[1]]}")
 
-    def validation_batches(self) -> Sequence[SpeechBatch]:
+    def _check_training(self) -> None:
+        if not len(self.splits.train):
+            raise ValueError("there are no training utterances, because data.validation_source "
+                             "equals data.source. Give another data.source.")  # fmt: skip
+
+    def validation_batches(self) -> LazyBatches:
         maker, random = self.validation_maker, np.random.default_rng(0)
         groups = maker.groups(np.arange(len(maker.ids)), self.config, random)
         plans = [groups[number] for number in evaluation_order(len(groups))]

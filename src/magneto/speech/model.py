@@ -251,12 +251,16 @@ class TransducerLoss:
         count: Number of counted utterances. A counted utterance is usable and has a finite loss.
         excluded: Mask (batch,) that is True for usable utterances without a finite loss.
         parts: Unweighted losses without gradients, each summed over the counted utterances.
+        encoded: Encoder outputs without gradients, (batch, frames // 4, width).
+        lengths: Number of encoder frames, (batch,).
     """
 
     total: Tensor
     count: Tensor
     excluded: Tensor
     parts: dict[str, Tensor]
+    encoded: Tensor
+    lengths: Tensor
 
 
 class Joiner(nn.Module):
@@ -356,7 +360,14 @@ class Transducer(nn.Module):
                 both = symmetric_divergence(frames, layer, *fixed, lengths, target_lengths)
                 losses["divergence"] = losses.get("divergence", 0) + both / len(inner)
                 total = total + config.kl_weight * both / len(inner)
-        return _summed(total, losses, weights)
+        usable, finite = weights > 0, total.detach().isfinite()
+        counted = usable & finite
+        parts = {name: torch.where(counted, loss.detach(), 0).sum()
+                 for name, loss in losses.items()}  # fmt: skip
+        kept = torch.where(counted, total, torch.zeros_like(total)).sum()
+        return TransducerLoss(
+            kept, counted.sum(), usable & ~finite, parts, encoded.detach(), lengths
+        )
 
     def _encode_layers(
         self, features: Tensor, lengths: Tensor
@@ -369,14 +380,3 @@ class Transducer(nn.Module):
         *inner, last = self.encoder.features(x, [*chosen, self.config.layers - 1], mask)
         projected = [net(x) for net, x in zip(self.intermediate, inner, strict=True)]
         return self.encoder.final_norm(last), lengths, projected
-
-
-def _summed(total: Tensor, losses: dict[str, Tensor], weights: Tensor) -> TransducerLoss:
-    usable = weights > 0
-    finite = total.detach().isfinite()
-    counted = usable & finite
-    parts = {
-        name: torch.where(counted, loss.detach(), 0).sum() for name, loss in losses.items()
-    }  # fmt: skip
-    kept = torch.where(counted, total, torch.zeros_like(total)).sum()
-    return TransducerLoss(kept, counted.sum(), usable & ~finite, parts)

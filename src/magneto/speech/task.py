@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from magneto.config import ConfigError, nearest
 from magneto.data.problems import join_words
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, LazyBatches
 from magneto.data.tokenizer import check_vocabulary
 from magneto.files import import_extra, user_path
 from magneto.progress import SILENT, Progress
@@ -159,7 +159,7 @@ class SpeechRecognition(Task):
             losses.append(Loss(found.total, found.count, logs, group.frames))
         return add_losses(losses)
 
-    def validation_batches(self) -> Sequence[SpeechBatch]:
+    def validation_batches(self) -> LazyBatches:
         return self.speech.validation_batches()
 
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
@@ -169,11 +169,11 @@ class SpeechRecognition(Task):
         finite loss.
         """
         self._note(UNREADABLE, batch)
-        loss = run(model, batch)
         transducer: Any = model
-        encoded, lengths = transducer.encode(batch.features, batch.feature_lengths)
+        loss = run(model, batch)
         usable = batch.weights > 0
-        hypotheses = self.search(transducer, encoded, torch.where(usable, lengths, 0))
+        lengths = torch.where(usable, loss.lengths, 0)
+        hypotheses = self.search(transducer, loss.encoded, lengths)
         texts = [self.vocabulary.decode(best[0].labels) for best in hypotheses]
         sums = {"loss": loss.total, "count": loss.count, NON_FINITE: loss.excluded.sum()}
         sums["unreadable"] = (~usable).sum()
@@ -215,10 +215,9 @@ class SpeechRecognition(Task):
         texts = self.speech.splits.train.values("text")
         words = Counter(word for text in texts for word in text.split())
         word = words.most_common(1)[0][0]
-        batches = islice(self.validation_batches(), limit)
-        return error_rates(
-            [(id, text, word) for b in batches for id, text in zip(b.ids, b.texts, strict=True)]
-        )
+        maker = self.speech.validation_maker
+        batches = self.validation_batches().plans[:limit]
+        return error_rates([("", maker.texts[n], word) for numbers in batches for n in numbers])
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         speech = self.speech
