@@ -49,7 +49,7 @@ Dropout = Annotated[float, Interval(ge=0, lt=1)]
 FREE = "free"
 NOUNS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
 BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
-NULLS = ("null", "none", "None", "")
+NULLS = ("null", "none", "None")
 # pydantic's ConfigDict.
 STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 INTEGER = re.compile(r"[+-]?\d+")
@@ -223,7 +223,8 @@ def read_text(hint: Any, text: str) -> Any:
 def _read(hint: Any, value: Any, words: bool) -> Any:
     about = Annotation.of(hint)
     origin, parts = get_origin(about.kind), get_args(about.kind)
-    if words and about.optional and (value is None or value in NULLS):
+    no_number = value == "" and about.kind is not str
+    if words and about.optional and (value is None or value in NULLS or no_number):
         return None
     if origin in (tuple, list):
         if words and isinstance(value, str):

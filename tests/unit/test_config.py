@@ -57,6 +57,7 @@ class Inner:
 @configuration
 class Outer:
     name: str = "x"
+    column: str | None = None
     inner: Inner = Inner()
 
 
@@ -72,6 +73,8 @@ def test_values_take_the_fields_types() -> None:
     assert build(Inner, {"pair": [0, 0.5], "maybe": 0}) == Inner(pair=(0.0, 0.5), maybe=0.0)
     for given in ("9007199254740993", 9007199254740993, " 9007199254740993"):
         assert build(Inner, {"width": given}).width == 9007199254740993, "whole numbers stay exact"
+    assert build(Inner, {"maybe": ""}).maybe is None
+    assert build(Outer, {"column": ""}).column == "", "an empty text is not null"
     outer = Outer(name="y", inner=Inner(width=1000, maybe=0.5))
     assert build(Outer, {"name": "y", "inner": {"width": "1e3", "maybe": 0.5}}) == outer
     assert build(Outer, dataclasses.asdict(outer)) == outer
