@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -25,10 +25,18 @@ from magneto.config import (
     read_yaml,
     unknown_keys,
 )
-from magneto.fields import NonNegativeInt, build, configuration, field_types, is_configuration
+from magneto.fields import (
+    NonNegativeInt,
+    build,
+    configuration,
+    field_types,
+    is_configuration,
+    rule,
+)
 from magneto.files import write_text
 from magneto.nn.config import TransformerConfig
 from magneto.tasks import TASKS
+from magneto.theory.placement import PLACEMENTS, VARIANTS
 from magneto.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -152,6 +160,14 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
 class _TopLevel:
     seed: NonNegativeInt = 1
     learning_rates: dict[str, float] = field(default_factory=dict)
+
+    @rule
+    def _placements_exist(self) -> Iterator[str]:
+        known = [f"learning_rates.{name}" for name in ("default", *PLACEMENTS, *VARIANTS)]
+        for name in self.learning_rates:
+            key = f"learning_rates.{name}"
+            if key not in known and ":" not in name:  # not an import path
+                yield f"{UNKNOWN}{key}{nearest(key, known)}"
 
 
 def _unknown_sections(values: Mapping[str, Any], known: Sequence[str]) -> list[str]:

@@ -124,7 +124,7 @@ def test_every_recipe_takes_two_shrunken_steps(name: str, tmp_path: Path) -> Non
 def test_a_rate_that_is_given_is_taken_in_place_of_the_placements() -> None:
     given = load_recipe("causal-lm/tiny", {"training.learning_rate": 0.5, "seed": 0})
     assert (given.training.learning_rate, given.seed) == (0.5, 0)
-    table = {"learning_rates.post": 0.25, "learning_rates.default": 0.125}
+    table = {"learning_rates.post": 0.25, "learning_rates.default": 0.125, "learning_rates.a:B": 1}
     for placement, rate in (("post", 0.25), ("sub", 0.125)):
         listed = load_recipe("causal-lm/tiny", {**table, "model.placement": placement})
         assert listed.training.learning_rate == rate
@@ -139,6 +139,7 @@ def test_mistakes_are_answered() -> None:
         ({"model.heads": 5, "training.steps": 0}, "must divide width", "steps must be 1 or more"),
         ({"seed": "x"}, "seed must be a whole number"),
         ({"task": "nowhere.at.all:Task"}, "task nowhere.at.all:Task", "PYTHONPATH"),
+        ({"learning_rates.sbu": 1}, "learning_rates.sbu; did you mean learning_rates.sub?"),
         ({"learning_rates": {"pre": 1}}, "training.learning_rate is not set", "no rate for sub"),
     ):
         with pytest.raises(ConfigError) as caught:
