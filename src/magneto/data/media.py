@@ -128,9 +128,13 @@ class Files(MediaColumn):
     def name(self, number: int) -> str:
         return str(self.root / self.names[number])
 
-    def sizes(self) -> np.ndarray:
+    @cached_property
+    def _sizes(self) -> np.ndarray:
         known = {name: size_of(self.root / name) for name in dict.fromkeys(self.names)}
         return np.array([known[name] for name in self.names], np.int64)
+
+    def sizes(self) -> np.ndarray:
+        return self._sizes
 
     def read(self, number: int) -> bytes:
         if not self.names[number]:

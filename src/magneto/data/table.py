@@ -166,10 +166,11 @@ class Table:
 
     def _media_parts(self, column: MediaColumn) -> Iterable[bytes | np.ndarray]:
         keys = "\n".join(column.key(number) for number in self.rows.tolist())
-        sampled = (
-            content_of(column, int(n)) for n in self.rows[evenly_spaced(len(self), SAMPLED_FILES)]
-        )
-        yield from (keys.encode(errors="surrogatepass"), column.sizes()[self.rows], *sampled)
+        yield from (keys.encode(errors="surrogatepass"), column.sizes()[self.rows])
+        rows = self.rows[evenly_spaced(len(self), SAMPLED_FILES)].tolist()
+        different = {column.key(number): number for number in rows}  # rows may share a recording
+        for number in different.values():
+            yield content_digest(content_of(column, number)).encode()
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:

@@ -78,7 +78,9 @@ def test_splits_by_their_names() -> None:
     assert counts[FROM_TEST] == 3
 
 
-def test_a_digest_names_values_in_their_order_and_the_content_of_media(tmp_path: Path) -> None:
+def test_a_digest_names_values_in_their_order_and_the_content_of_media(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def digest(second: str = "b", content: bytes = b"12", rows: tuple = (0, 1)) -> str:
         (tmp_path / "f").write_bytes(content)
         columns = {"text": ["a", second], "audio": Files(tmp_path, ["f", "none"])}
@@ -91,3 +93,7 @@ def test_a_digest_names_values_in_their_order_and_the_content_of_media(tmp_path:
     assert states[0] == states[2] != states[1] is None and sizes.tolist() == [-1, 2]
     others = [digest("c"), digest(content=b"13"), digest(content=b"123"), digest(rows=(1, 0))]
     assert len({digest(), *others}) == 5
+    read: list[int] = []
+    monkeypatch.setattr(Files, "read", lambda _, number: read.append(number) or b"")
+    assert Table({"audio": Files(tmp_path, ["f", "none"] * 50)}, np.arange(100)).digest
+    assert len(read) == 2, "a recording that rows share is read once"
