@@ -16,7 +16,7 @@ from magneto.commands.shared import Parser, answer, is_main_process
 from magneto.config import ConfigError
 from magneto.files import LOCK_FILE, acquire_lock, is_temporary, lock_holder
 from magneto.progress import Progress, ProgressBars
-from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
+from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run, recipe_names
 from magneto.tasks import command
 
 # Seconds after which file servers release the locks of a lost machine.
@@ -103,7 +103,7 @@ def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[P
         raise ConfigError(["--auto-resume needs --out DIR"])
     recipe, run = load_recipe(args.recipe, overrides), args.out
     if run is None:
-        name = Path(recipe.name).stem if "." in recipe.name else recipe.name
+        name = recipe.name if recipe.name in recipe_names() else Path(recipe.name).stem
         run = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     return run, recipe, args.auto_resume and (run / RUN_FILE).is_file()
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from magneto.commands import train
-from magneto.commands.train import LOCK_TIMEOUT, lock_of
+from magneto.commands.train import LOCK_TIMEOUT, lock_of, parser, read_options
 from magneto.files import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
-from magneto.recipe import open_run
+from magneto.recipe import open_run, recipe_path
 from magneto.training.loop import TrainingState, log
 from tests.commands import outcome, refused
 from tests.system.conftest import NEW
@@ -30,6 +30,13 @@ def run(digits_run: Path, tmp_path: Path) -> Path:
 
 def everything(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_run_is_named_after_its_recipe(tmp_path: Path) -> None:
+    (tmp_path / "own").write_bytes(recipe_path("causal-lm/tiny").read_bytes())
+    for name, expected in (("causal-lm/tiny", "causal-lm/tiny-"), (str(tmp_path / "own"), "own-")):
+        run, _, _ = read_options(*parser().parse_with_overrides([name]))
+        assert str(run).startswith(f"runs/{expected}")
 
 
 def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> None:
