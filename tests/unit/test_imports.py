@@ -43,7 +43,7 @@ ALLOWED = {
         *("theory", "nn", "data.stream", "training", "recipe", "runs", "functional", "mistakes"),
         *GROUND,
     },
-    "start": {"recipe", "training.task", "data", "language", "translation", "vision", *GROUND},
+    "start": {"recipe", "training.task", "data", *(FIELDS - {"vision_language"}), *GROUND},
     "hf": {"nn", "functional", "data", *GROUND, *FIELDS},
     **{field: FIELD for field in FIELDS},
     "vision_language": FIELD | {"vision", "language"},

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magneto.commands import train
+from magneto.commands.plan import try_steps
 from magneto.commands.shared import Parser, answer
+from magneto.commands.train import check_empty
 from magneto.config import ConfigError
 from magneto.fields import as_yaml
 from magneto.files import user_path
@@ -36,10 +39,15 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
+    for field, how in (("task", "--as TASK"), ("data.source", "the argument DATA")):
+        if field in overrides:
+            raise ConfigError([f"--{field}: use {how}"])
+    out = args.out or Path("runs") / name_of(args.data)
+    if args.go:
+        check_empty(out)
     from magneto.start.candidates import candidates
 
     found = candidates(args.data)  # names a wrong path before torch is imported
-    from magneto.commands.plan import try_steps
     from magneto.start.advice import advise
 
     names = [each.task for each in found]
@@ -50,7 +58,6 @@ def main(words: Sequence[str]) -> int:
     advice = advise(args.data, chosen, overrides, progress)
     tried = try_steps(advice.recipe, advice.task, progress)
     progress.finish()
-    out = args.out or Path("runs") / name_of(args.data)
     line = train_command(args.data, advice, out)
     value = {
         "data": args.data, "task": chosen.task, "reason": chosen.reason,
@@ -64,9 +71,7 @@ def main(words: Sequence[str]) -> int:
                           *closing(args, chosen, found, line)])  # fmt: skip
     if not args.go:
         return 0
-    from magneto.commands.train import main as train
-
-    return train(shlex.split(line)[2:])
+    return train.main(shlex.split(line)[2:])
 
 
 class Bars(ProgressBars):
@@ -78,7 +83,8 @@ class Bars(ProgressBars):
 def name_of(data: str) -> str:
     path = user_path(data)
     stem = path.resolve().name if path.exists() else data.rstrip("/").rpartition("/")[2]
-    return stem.partition(".")[0] or stem.replace(":", "-") or "data"
+    name = stem.replace(":", "-")
+    return name.partition(".")[0] or name or "data"
 
 
 def train_command(data: str, advice: Advice, out: Path) -> str:

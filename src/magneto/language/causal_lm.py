@@ -164,9 +164,12 @@ class TextTask(Task):
         """Whether each token can be a target, as an array (vocabulary,)."""
         return np.ones(self.tokenizer.vocab_size, bool)
 
-    def documents(self, split: str) -> Iterator[str]:
-        """Yield the documents of "train" or "validation"."""
-        return split_documents(self.data_config, split, Counts())
+    def documents(self, split: str, counts: Counts | None = None) -> Iterator[str]:
+        """Yield the documents of "train" or "validation".
+
+        `counts` receives the numbers of yielded and skipped documents.
+        """
+        return split_documents(self.data_config, split, Counts() if counts is None else counts)
 
 
 class CausalLanguageModeling(TextTask):

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from magneto.data.documents import DOCUMENTS
 from magneto.data.problems import Counts
 from magneto.language.labelled_texts import ROWS
 from magneto.language.text import derive_length
 from magneto.progress import Progress
 from magneto.recipe import Recipe, load_recipe
+from magneto.speech.data import KEPT, READ
 from magneto.start import baselines
 from magneto.start.baselines import Baseline, Scored
 from magneto.start.candidates import Candidate
@@ -85,9 +87,9 @@ def badly_scaled(numbers: np.ndarray) -> list[str]:
             f"{deviation:.4g} before training"]  # fmt: skip
 
 
-def problem_rows(counts: Counts) -> list[tuple[str, str]]:
-    problems = counts.describe()
-    return [("problems", problems.strip(" ()"))] if problems.strip() else []
+def problem_rows(counts: Counts, *units: str) -> list[tuple[str, str]]:
+    problems = counts.describe(*units).partition(" (")[2]
+    return [("problems", problems.removesuffix(")"))] if problems else []
 
 
 def class_counts(names: Iterable[str]) -> tuple[str, str]:
@@ -192,18 +194,18 @@ def labelled_texts(task: Any, given: Given) -> DataSummary:
     ]
     options = {"data.max_length": longest, "data.vocab_size": size}
     options["training.steps"] = steps_for(len(train), TEXTS_A_STEP, TEXT_STEPS)
-    problems = Counts(task.texts.counts)
-    del problems[ROWS]
-    return DataSummary([*facts, *problem_rows(problems)], options, remarks)
+    return DataSummary([*facts, *problem_rows(task.texts.counts, ROWS)], options, remarks)
 
 
 def running_text(task: Any, given: Given) -> DataSummary:
-    train, held = (list(task.documents(split)) for split in ("train", "validation"))
+    counts = Counts()
+    train, held = list(task.documents("train", counts)), list(task.documents("validation"))
     characters = sum(map(len, train))
     size = vocabulary_size(characters)
     facts = [
         split_sizes(len(train), len(held), "document"),
         ("text", f"{characters:,} characters for training, vocabulary {size:,}"),
+        *problem_rows(counts, DOCUMENTS),
     ]
     return DataSummary(facts, {"data.vocab_size": size})
 
@@ -220,7 +222,8 @@ def images_with_words(column: str, plural: str) -> Summarise:
         options = {**seen.options, "model.channels": 3, "data.vocab_size": size,
                    "model.max_length": derive_length(lengths, longest)}  # fmt: skip
         lines = (plural, words_in(words))
-        facts = [split_sizes(len(train), len(held), "row"), *seen.facts, lines]
+        sizes, problems = split_sizes(len(train), len(held), "row"), task.splits.counts
+        facts = [sizes, *seen.facts, lines, *problem_rows(problems)]
         return DataSummary(facts, options, seen.remarks)
 
     return look
@@ -236,6 +239,7 @@ def recordings(task: Any, given: Given) -> DataSummary:
         ("sound", f"{seconds.sum() / 3600:.2f} hours for training, {np.median(seconds):.1f} s "
          f"(median), {seconds.max():.1f} s at most"),
         ("words", f"{words_in(texts)}; {len(words):,} distinct"),
+        *problem_rows(splits.counts["train"], KEPT, READ),
     ]  # fmt: skip
     return DataSummary(facts)
 

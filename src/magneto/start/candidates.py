@@ -195,7 +195,8 @@ def table_candidates(table: Table) -> list[Candidate]:
     check_header(table, kinds)
 
     def named(what: str, *of_kinds: str) -> str | None:
-        return table.find(what, among=[n for n, kind in kinds.items() if kind in of_kinds]) or None
+        among = [name for name, kind in kinds.items() if kind in of_kinds]
+        return table.find(what, among=among) if among else None
 
     words = ("text", "class")
     images = [name for name, kind in kinds.items() if kind == "image"]

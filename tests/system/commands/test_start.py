@@ -54,7 +54,8 @@ def test_what_is_given_is_fitted_to(digits: Path, capsys: pytest.CaptureFixture)
 def test_a_run_is_called_by_its_data(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "photos")
-    names = {".": "photos", "..": tmp_path.name, "cat/": "cat", "../rows.csv.gz": "rows"}
+    names = {".": "photos", "..": tmp_path.name, "cat/": "cat", "../rows.csv.gz": "rows",
+             "hf:beans": "hf-beans", "hf:some/beans::test": "beans--test"}  # fmt: skip
     assert {given: name_of(given) for given in names} == names
 
 
@@ -77,5 +78,8 @@ def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:
         ([f"{digits}s"], "no file or folder"),
         ([str(digits), "--as", "causal-lm"], "suits only image-classification"),
         ([str(digits), "--model.widht", "3"], "did you mean model.width?"),
+        ([str(digits), "--task", "segmentation"], "--task: use --as TASK"),
+        ([str(digits), "--data.source", "x"], "--data.source: use the argument DATA"),
+        ([str(digits), "--go", "--out", str(digits)], "already exists and is not empty"),
     ):
         assert expected in refused(capsys, "start", *words)

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from magneto.data.problems import Counts
+from magneto.data.documents import DOCUMENTS
+from magneto.data.problems import MALFORMED, Counts
 from magneto.progress import SILENT
 from magneto.recipe import load_recipe
+from magneto.speech.data import KEPT, READ, TOO_LONG
 from magneto.start import advice
 from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
 from magneto.start.baselines import (
@@ -129,17 +131,24 @@ def test_numbers_far_from_units_and_few_examples_are_remarked_on() -> None:
 
 
 def test_texts_and_recordings_are_counted() -> None:
-    documents = {"train": ["ab" * 100_000, "c" * 4800], "validation": ["d"]}
-    found = advice.running_text(SimpleNamespace(documents=documents.get), {})
+    def documents(split: str, counts: Counts | None = None) -> list[str]:
+        if counts is not None:
+            counts.update({DOCUMENTS: 3, MALFORMED: 2})
+        return {"train": ["ab" * 100_000, "c" * 4800], "validation": ["d"]}[split]
+
+    found = advice.running_text(SimpleNamespace(documents=documents), {})
     assert found.options == {"data.vocab_size": 1024}, "a token for 200 characters"
     assert found.facts[0] == ("documents", "2 for training, 1 for validation")
-    assert found.facts[1] == ("text", "204,800 characters for training, vocabulary 1,024")
+    assert found.facts[1:] == [("text", "204,800 characters for training, vocabulary 1,024"),
+                               ("problems", "2 malformed records left out")]  # fmt: skip
     train = Part(seconds=np.array([1800.0, 5400.0, 10800.0]), text=["a b", "a", "c d a b b b"])
-    speech = SimpleNamespace(splits=SimpleNamespace(train=train, validation=[1, 2]))
+    counts = {"train": Counts({KEPT: 3, READ: 4, TOO_LONG: 1})}
+    speech = SimpleNamespace(splits=SimpleNamespace(train=train, validation=[1, 2], counts=counts))
     assert advice.recordings(SimpleNamespace(speech=speech), {}).facts == [
         ("recordings", "3 for training, 2 for validation"),
         ("sound", "5.00 hours for training, 5400.0 s (median), 10800.0 s at most"),
         ("words", "2 words (median), 6 at most; 4 distinct"),
+        ("problems", "1 too long"),
     ]
     text = SimpleNamespace(
         directions=[("en", "de"), ("de", "en")], describe=lambda name: [name, "y"]
@@ -162,8 +171,8 @@ def test_texts_and_recordings_are_counted() -> None:
         assert found.options == {
             "data.max_length": 56, "data.vocab_size": 4096, "training.steps": 1000}  # fmt: skip
         assert found.remarks[0] == advice.FEW_PAIRS and remark in found.remarks[1]
-    counts = advice.class_counts("aaabbcdefggh")
-    assert counts == ("classes", "8: a 3, b 2, g 2, c 1, d 1, e 1, ... h 1")
+    classes = advice.class_counts("aaabbcdefggh")
+    assert classes == ("classes", "8: a 3, b 2, g 2, c 1, d 1, e 1, ... h 1")
 
 
 def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:

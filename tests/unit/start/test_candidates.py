@@ -29,6 +29,7 @@ def table(path: Path, *columns: str, separator: str = ",") -> Path:
         "right": lambda n: f"r{n}.jpg", "label": lambda n: "ab"[n % 2],
         "truth": lambda n: ["true", "false"][n % 2], "score": lambda n: f"{n * 0.37:.2f}",
         "answer": lambda n: ["yes", "no"][n % 2], "age": lambda n: str(n), "id": lambda n: str(n),
+        "class": lambda n: "",
     }  # fmt: skip
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=separator)
@@ -45,6 +46,7 @@ def tasks(source: Path) -> list[str]:
 @pytest.mark.parametrize(("columns", "expected"), [
     (["image", "label"], ["image-classification"]),
     (["image"], ["image-modelling"]),
+    (["image", "class"], ["image-modelling"]),  # an empty column
     (["image", "mask"], ["segmentation"]),
     (["image", "question", "answer"], ["visual-question-answering"]),
     (["left", "right", "statement", "truth"], ["visual-reasoning"]),
