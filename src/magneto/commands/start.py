@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
         check_empty(out)
     from magneto.start.candidates import candidates
 
-    found = candidates(args.data)  # names a wrong path before torch is imported
+    found = candidates(args.data, overrides)  # names a wrong path before torch is imported
     from magneto.start.advice import advise
 
     names = [each.task for each in found]

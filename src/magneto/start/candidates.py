@@ -8,9 +8,10 @@ Use::
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ SAMPLED_VALUES = 200
 SAMPLED_LINES = 1000
 # Words are classes if there are at most MIN_CLASSES, or each occurs MIN_REPEATS times on average.
 MIN_CLASSES, MIN_REPEATS = 2, 5
+DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}(?!\d).*", re.DOTALL)
 LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
          ("text1", "text2"), ("text", "text2"), ("text_a", "text_b"), ("first", "second"),
@@ -59,26 +61,31 @@ class Candidate:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def candidates(source: str) -> list[Candidate]:
+def candidates(source: str, given: Mapping[str, Any] | None = None) -> list[Candidate]:
     """Return the tasks that fit a source (PATH or hf:NAME), the likeliest first.
+
+    Args:
+        source: Path of a file or folder, or hf:NAME.
+        given: Recipe fields that the user sets. Fields such as "data.label_column" choose columns.
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
         ValueError: If no task fits. The error message describes the data that were found.
     """
+    given = given or {}
     found = parse_source(source)
     if found.kind == "builtin":
         raise ValueError(f"{source} is built in: `magneto recipes` lists recipes for it")
     if found.kind == "hf":
-        return table_candidates(first_table(source))
+        return table_candidates(first_table(source), given)
     stem = user_path(source)
     if not stem.exists() and (codes := parallel_files(stem.parent.glob(f"{stem.name}.*"))):
         return [translation_candidate(codes)]
     path = existing_path(source)
     if path.is_dir():
-        return folder_candidates(path, source)
+        return folder_candidates(path, source, given)
     if has_ending(path, RECORDS) or path.suffix in (".tar", ".parquet"):
-        return table_candidates(first_table(source))
+        return table_candidates(first_table(source), given)
     some = list(islice(read_lines(path, Counts()), SAMPLED_LINES))
     if len(some) > 1 and all(line.strip() for line in some):
         found = language_modelling(f"{path.name} is text without blank lines")
@@ -91,7 +98,7 @@ def first_table(source: str) -> Table:
     return splits.get("train") or next(iter(splits.values()))
 
 
-def folder_candidates(folder: Path, source: str) -> list[Candidate]:
+def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> list[Candidate]:
     files = list(walk_files(folder))
     names = {path.name for path in files}
     if any(map(VQA_QUESTIONS.fullmatch, names)):
@@ -108,12 +115,12 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
     if has_masks(folder, by_kind["image"]):
         return [Candidate("segmentation", "a folder of images and a folder of masks")]
     if has_parquet(folder) or any(path.suffix == ".tar" for path in files):
-        return table_candidates(first_table(source))
+        return table_candidates(first_table(source), given)
     if codes := parallel_files(files):
         return [translation_candidate(codes)]
     if tables := [path for path in files if has_ending(path, RECORDS) and path.parent == folder]:
         if "train" in find_files(folder):
-            return table_candidates(first_table(source))
+            return table_candidates(first_table(source), given)
         # A table that names the images is the source, and not its folder.
         table = first_table(str(tables[0]))
         if not by_kind["image"] or any(column_kind(table, n) == "image" for n in table.columns):
@@ -121,7 +128,7 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
             first += f", the first of {len(tables)} tables" if len(tables) > 1 else ""
             return [Candidate(each.task, f"{first}: {each.reason}",
                               {"data.source": str(tables[0]), **each.options})
-                    for each in table_candidates(table)]  # fmt: skip
+                    for each in table_candidates(table, given)]  # fmt: skip
     if by_kind["image"]:
         if len(classes := classes_of(folder, by_kind["image"])) < 2:
             found = quantity(len(by_kind["image"]), "images")
@@ -190,11 +197,13 @@ def captions(reason: str) -> list[Candidate]:
     return [Candidate("image-captioning", reason), Candidate("image-text-retrieval", reason)]
 
 
-def table_candidates(table: Table) -> list[Candidate]:
+def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
     kinds = {name: column_kind(table, name) for name in table.columns}
     check_header(table, kinds)
 
     def named(what: str, *of_kinds: str) -> str | None:
+        if (own := given.get(f"data.{what}_column")) is not None:
+            return table.find(what, own)
         among = [name for name, kind in kinds.items() if kind in of_kinds]
         return table.find(what, among=among) if among else None
 
@@ -217,17 +226,17 @@ def table_candidates(table: Table) -> list[Candidate]:
             return [Candidate("visual-question-answering", reason, options)]
     if images:
         image = {} if named("image", "image") else {"data.image_column": images[0]}
-        classes = [name for name, kind in kinds.items() if kind == "class"]
-        named_so = {}
-        if label is None and len(classes) == 1:
-            label = classes[0]
+        named_so, others = {}, ""
+        if label is None and (classes := [n for n, kind in kinds.items() if kind == "class"]):
+            label, others = classes[0], other_labels(classes)
             named_so = {"data.label_column": label}
         numbers = first_values(table, label) if label and kinds[label] == "number" else ()
         if not all(float(value).is_integer() for value in numbers if value not in (None, "")):
             raise ValueError(f"{table.where}: image labels in {abbreviate(label)} are fractional "
                              "numbers. Image classification needs classes. The page 'A new task' "
                              "shows a task that predicts numbers.")  # fmt: skip
-        by_label = Candidate("image-classification", f"an image and a {label}", image | named_so)
+        by_label = Candidate("image-classification", f"an image and a {label}{others}",
+                             image | named_so)  # fmt: skip
         both = captions(f"an image and a {text}") if text else []
         alone = Candidate("image-modelling", "images without labels", image)
         return ([by_label] if label else []) + both or [alone]
@@ -240,6 +249,12 @@ def table_candidates(table: Table) -> list[Candidate]:
     if len(languages) > 1 or "translation" in kinds:
         return [translation_candidate(languages or ["en"])]
     return text_candidates(table, kinds, text or question, label)
+
+
+def other_labels(classes: Sequence[str]) -> str:
+    if len(classes) == 1:
+        return ""
+    return f" (or --data.label_column {' or '.join(map(shlex.quote, classes[1:]))})"
 
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
@@ -264,34 +279,56 @@ def text_candidates(
     table: Table, kinds: Mapping[str, str], text: str | None, label: str | None
 ) -> list[Candidate]:
     plain = {name.strip().lower(): name for name in table.columns}
-    options: dict[str, Any] = {}
-    for first, second in PAIRS:
-        if {first, second} <= plain.keys():
-            text = plain[first]
-            options = {"data.text_column": text, "data.pair_column": plain[second]}
     texts = [name for name, kind in kinds.items() if kind == "text" and name != label]
-    if text is None and 1 <= len(texts) <= 2:
-        text = texts[0]
-        options = dict(zip(("data.text_column", "data.pair_column"), texts, strict=False))
+    # A column of single words, such as names, is a text only if no other column is one.
+    texts = [name for name in texts if has_phrases(table, name)] or texts
+    pair = next(([plain[first], plain[second]] for first, second in PAIRS
+                 if {first, second} <= plain.keys()), [])  # fmt: skip
+    if not pair and len(texts) == 2 and text in (None, plain.get("title")):
+        pair = texts
+    if text is None and texts:
+        text = max(texts, key=lambda name: length_of(table, name))
     if text is None:
         columns = ", ".join(f"{abbreviate(name)} ({kind})" for name, kind in kinds.items())
         raise ValueError(f"no task fits the columns of {table.where}: {columns}. The page 'A new "
                          "task' shows a task for a table of numbers.")  # fmt: skip
-    for wanted in ("class", "number"):
-        others = [name for name, kind in kinds.items() if kind == wanted and name != text]
-        if label is None and len(others) == 1:
-            label = others[0]
-            options |= {"data.label_column": label}
+    options: dict[str, Any] = {"data.text_column": text}
+    if pair:
+        options = dict(zip(("data.text_column", "data.pair_column"), pair, strict=True))
+    elif text == table.find("text"):
+        options = {}
+    of_kind = {wanted: [name for name, kind in kinds.items() if kind == wanted and name != text]
+               for wanted in ("class", "number")}  # fmt: skip
+    labels = [label] if label else of_kind["class"] or of_kind["number"]
+    if not labels or (len(labels) > 1 and not of_kind["class"]):
+        return language_modelling(f"texts in {text}", text)
     if label is None:
-        return language_modelling(f"a {text} in each row", text)
-    if kinds[label] == "number":
+        options |= {"data.label_column": labels[0]}
+    if kinds[labels[0]] == "number":
         options |= {"data.target": "number"}
-    reason = f"{'two texts' if 'data.pair_column' in options else f'a {text}'} and a {label}"
-    return [Candidate("text-classification", reason, options)]
+    read = " and ".join(pair or [text])
+    reason = f"texts in {read}, labels in {labels[0]}{other_labels(labels)}"
+    alone = language_modelling(f"texts in {text}", text) if len(labels) > 1 else []
+    return [Candidate("text-classification", reason, options), *alone]
+
+
+def has_phrases(table: Table, name: str) -> bool:
+    values = [str(value).strip() for value in first_values(table, name)]
+    # Some languages have no spaces between words.
+    phrases = [v for v in values if " " in v or (len(v) > 10 and not v.isascii())]
+    return len(phrases) > len(values) / 2
+
+
+def length_of(table: Table, name: str) -> int:
+    return sum(len(str(value)) for value in first_values(table, name))
 
 
 def column_kind(table: Table, name: str) -> str:
-    """Return the kind of a column: image, audio, class, number, list, text, or nothing."""
+    """Return the kind of a column.
+
+    Kinds are image, audio, class, number, list and text. The kinds date, row number, constant and
+    nothing are no inputs or labels.
+    """
     column = table.columns[name]
     if isinstance(column, Classes):
         return "class"
@@ -311,9 +348,15 @@ def column_kind(table: Table, name: str) -> str:
         if sum(word.lower().endswith(endings) for word in words) > len(words) / 2:
             return kind
     different = len({str(value) for value in values})
+    if different == 1 and len(values) > 1:
+        return "constant"
+    if all(map(DATE.fullmatch, words)):
+        return "date"
     few = different <= max(MIN_CLASSES, len(values) // MIN_REPEATS)
     if all(map(is_number, words)):
         whole = all(float(word).is_integer() for word in words)
+        if len(words) > 2 and all(float(b) - float(a) == 1 for a, b in pairwise(words)):
+            return "row number"
         return "class" if few and whole else "number"
     return "class" if few else "text"
 

@@ -64,7 +64,7 @@ def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     rows = [f"this was {['bad', 'good'][n % 2]} number {n},{n % 2}" for n in range(60)]
     source.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     output = printed(capsys, "start", source, "--training.steps", "2")
-    assert "a text and a label -> text-classification" in output
+    assert "texts in text, labels in label -> text-classification" in output
     # Both words tell the classes; three of four validation rows have the rarer class.
     for line in ("  classes                       2: 0 29, 1 27",
                  "  the most frequent answer      0.25, loss 0.711",

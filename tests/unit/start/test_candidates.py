@@ -57,7 +57,8 @@ def tasks(source: Path) -> list[str]:
     (["premise", "hypothesis", "label"], ["text-classification"]),
     (["en", "de"], ["translation"]),
     (["text"], ["causal-lm", "masked-lm"]),
-    (["text", "truth", "answer"], ["causal-lm", "masked-lm"]),  # which is the label?
+    # Which column is the label?
+    (["text", "truth", "answer"], ["text-classification", "causal-lm", "masked-lm"]),
 ])  # fmt: skip
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_columns(tmp_path: Path, columns: list[str], expected: list[str], ending: str) -> None:
@@ -81,6 +82,9 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
         [found] = candidates(str(table(tmp_path / "rows.csv", *columns)))
         return dict(found.options)
 
+    assert options("question", "score") == {
+        "data.text_column": "question", "data.label_column": "score",
+        "data.target": "number"}  # fmt: skip
     assert options("review", "label") == {"data.text_column": "review"}
     assert options("text", "score") == {"data.label_column": "score", "data.target": "number"}
     assert options("text", "label", "id") == {}
@@ -89,6 +93,28 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     assert options("text", "text2", "label") == {
         "data.text_column": "text", "data.pair_column": "text2"}  # fmt: skip
     assert options("fr", "de") == {"data.pivot_language": "fr"}
+
+
+def test_columns_that_are_no_text_and_no_label(tmp_path: Path) -> None:
+    """Row numbers, dates and constants are left out; of several texts the longest is read."""
+    path = tmp_path / "tickets.csv"
+    rows = [f"{n},2024-01-{n % 28 + 1:02}T10:00,T-{n * 7},{WORDS[n % 6]} {n},{WORDS[n % 6]} {n} for long,"
+            f"en,{'ab'[n % 2]},{n % 3}" for n in range(40)]  # fmt: skip
+    header = "Nummer,Datum,Code,Betreff,Nachricht,Sprache,Klasse,Stufe"
+    path.write_text("\n".join([header, *rows]), encoding="utf-8")
+    first, *others = candidates(str(path))
+    assert (first.task, first.options) == ("text-classification", {
+        "data.text_column": "Betreff", "data.pair_column": "Nachricht",
+        "data.label_column": "Klasse"})  # fmt: skip
+    read = "texts in Betreff and Nachricht, labels in Klasse (or --data.label_column Stufe)"
+    assert first.reason == read
+    assert [each.task for each in others] == ["causal-lm", "masked-lm"]
+    [chosen] = candidates(str(path), {"data.label_column": "Stufe", "data.text_column": "Betreff"})
+    assert chosen.reason == "texts in Betreff, labels in Stufe"
+    with pytest.raises(ValueError, match=r"no column 'Stuffe'.*Stufe"):
+        candidates(str(path), {"data.label_column": "Stuffe"})
+    path.write_text(path.read_text().replace("Code", "Note").replace("T-", "see no "))
+    assert candidates(str(path))[0].options["data.text_column"] == "Nachricht"
 
 
 def test_folders(tmp_path: Path) -> None:
