@@ -98,8 +98,8 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
 def test_columns_that_are_no_text_and_no_label(tmp_path: Path) -> None:
     """Row numbers, dates and constants are left out; of several texts the longest is read."""
     path = tmp_path / "tickets.csv"
-    rows = [f"{n},2024-01-{n % 28 + 1:02}T10:00,T-{n * 7},{WORDS[n % 6]} {n},{WORDS[n % 6]} {n} for long,"
-            f"en,{'ab'[n % 2]},{n % 3}" for n in range(40)]  # fmt: skip
+    rows = [f"{n},2024-01-{n % 28 + 1:02}T10:00,T-{n * 7},{WORDS[n % 6]} {n},"
+            f"{WORDS[n % 6]} {n} for long,en,{'ab'[n % 2]},{n % 3}" for n in range(40)]  # fmt: skip
     header = "Nummer,Datum,Code,Betreff,Nachricht,Sprache,Klasse,Stufe"
     path.write_text("\n".join([header, *rows]), encoding="utf-8")
     first, *others = candidates(str(path))
