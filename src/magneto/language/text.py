@@ -98,6 +98,14 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
     """
     if config.streaming:
         return _prepare_stream(config, progress)
+    made = tokenize_source(config, progress)
+    for name, split in zip(SPLITS, (made.train, made.validation), strict=True):
+        check_length(config, name, split.tokens, made.counts)
+    return made
+
+
+def tokenize_source(config: TextDataConfig, progress: Progress) -> PreparedText:
+    """Tokenise a source, or load the cached tokens. A split may have no tokens."""
     cache = _cache_path(config, "text", _tokenizer_name(config))
     if not is_cached(cache, progress):
         with create_cached(cache) as directory:
@@ -106,7 +114,7 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
         # A run stores the trained tokenizer, which must lead to the same cache.
         named = replace(config, tokenizer=str(cache))
         add_alias(cache, _cache_path(config, "text", _tokenizer_name(named)))
-    return _open(cache, config)
+    return _open(cache)
 
 
 def _cache_path(config: TextDataConfig, kind: str, *settings: Any) -> Path:
@@ -165,21 +173,14 @@ def tokenize_documents(
         yield joined, sum(len(text.encode("utf-8", errors="surrogatepass")) for text in texts)
 
 
-def _open(directory: Path, config: TextDataConfig) -> PreparedText:
+def _open(directory: Path) -> PreparedText:
     index = read_json(directory / "index.json")
-    counts = Counts.of_plain(index["counts"])
-    splits = {}
-    for split in SPLITS:
-        tokens = map_array(directory / f"{split}.bin", index["dtype"])
-        check_length(config, split, tokens, counts)
-        splits[split] = Split(tokens, index["text_bytes"][split])
-    return PreparedText(
-        load_tokenizer(directory),
-        splits["train"],
-        splits["validation"],
-        counts,
-        index["digest"],
+    train, validation = (
+        Split(map_array(directory / f"{split}.bin", index["dtype"]), index["text_bytes"][split])
+        for split in SPLITS
     )
+    counts = Counts.of_plain(index["counts"])
+    return PreparedText(load_tokenizer(directory), train, validation, counts, index["digest"])
 
 
 def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts: Counts) -> None:

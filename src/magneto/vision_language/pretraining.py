@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from magneto.functional.cross_entropy import (
     prediction_sums,
 )
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
-from magneto.language.text import prepare_text, split_documents, tokenize_documents
+from magneto.language.text import BATCH, split_documents, tokenize_source
 from magneto.training.task import Loss, Scores
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import (
@@ -72,24 +72,30 @@ COUNTED_BATCHES = 16
 
 @dataclass(frozen=True)
 class ClosedTexts:
-    """Concatenated tokens of texts. An end token follows each text."""
+    """Concatenated tokens of texts. An end token follows each text.
+
+    `stops` are the indices after the end tokens, int64 (texts,). A text may contain the end token,
+    so the tokens do not tell where a text stops.
+    """
 
     tokens: np.ndarray
-    end: int
-
-    @cached_property
-    def ends(self) -> np.ndarray:
-        return np.flatnonzero(self.tokens == self.end)
+    stops: np.ndarray
 
     def text(self, number: int) -> np.ndarray:
-        start = self.ends[number - 1] + 1 if number else 0
-        return self.tokens[start : self.ends[number]]
+        """Return the tokens of a text and the end token."""
+        start = self.stops[number - 1] if number else 0
+        return self.tokens[start : self.stops[number]]
 
 
-def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
+def close_texts(texts: list[str], tokenizer: Tokenizer) -> ClosedTexts:
     kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    parts = [part.astype(kind) for part, _ in tokenize_documents(texts, tokenizer)]
-    return ClosedTexts(np.concatenate([np.zeros(0, kind), *parts]), tokenizer.end)
+    parts, lengths = [np.zeros(0, kind)], list[int]()
+    for start in range(0, len(texts), BATCH):
+        encoded = tokenizer.encode(texts[start : start + BATCH])
+        closed = [[*tokens, tokenizer.end] for tokens in encoded]
+        lengths += map(len, closed)
+        parts.append(np.fromiter(chain.from_iterable(closed), kind))
+    return ClosedTexts(np.concatenate(parts), np.cumsum(lengths, dtype=np.int64))
 
 
 def mask_words(
@@ -122,10 +128,10 @@ def image_examples(
     return make
 
 
-def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) -> Example:
+def text_examples(tokens: np.ndarray, begin: int, length: int, mask: MaskWords) -> Example:
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
-        tokens = texts.tokens[index * (length - 1) : (index + 1) * (length - 1)]
-        seen, targets = mask(np.concatenate([[begin], tokens]).astype(np.int64), draw)
+        own = tokens[index * (length - 1) : (index + 1) * (length - 1)]
+        seen, targets = mask(np.concatenate([[begin], own]).astype(np.int64), draw)
         return {"seen": seen, "targets": targets}
 
     return make
@@ -136,8 +142,8 @@ def pair_examples(
 ) -> Example:
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
         example = of_image(index, draw)
-        tokens = texts.text(index)[: longest - 2]
-        row = np.concatenate([[begin], tokens, [texts.end]]).astype(np.int64)
+        tokens = texts.text(index)
+        row = np.concatenate([[begin], tokens[:-1][: longest - 2], tokens[-1:]]).astype(np.int64)
         seen, targets = np.zeros(longest, np.int64), np.full(longest, IGNORED)
         seen[: len(row)], hidden = mask(row, draw)
         if not example["blank"]:
@@ -260,26 +266,30 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return train, validation
 
     @cached_property
-    def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
+    def texts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of training and validation texts without an image."""
         data, tokenizer, length = self.data_config, self.tokenizer, self.text_length
+        more = "give more text"
         if data.text_source is None:
-            train, validation = self.paired_texts
+            train, validation = (texts.tokens for texts in self.paired_texts)
         elif data.text_source == BUILTIN:
-            train, validation = (close_texts(texts, tokenizer) for texts in scene_texts().values())
+            train, validation = (
+                close_texts(texts, tokenizer).tokens for texts in scene_texts().values()
+            )
         else:
             # A byte tokenizer has no file.
             name = "bytes" if tokenizer.path is None else str(tokenizer.path)
-            made = prepare_text(self._text_config(name, length), self._progress)
-            self._progress.say(f"{data.text_source}: {made.counts.describe()}, "
-                               f"{len(made.train.tokens):,} tokens")  # fmt: skip
-            train, validation = (
-                ClosedTexts(split.tokens, tokenizer.end) for split in (made.train, made.validation)
+            made = tokenize_source(self._text_config(name, length), self._progress)
+            train, validation = made.train.tokens, made.validation.tokens
+            self._progress.say(
+                f"{data.text_source}: {made.counts.describe()}, {len(train):,} tokens"
             )
-        for split, texts in (("training", train), ("validation", validation)):
-            if len(texts.tokens) <= length:
-                raise ValueError(f"{data.text_source or data.source} has {len(texts.tokens)} "
-                                 f"{split} tokens, too few for one sequence of {length}: give more "
-                                 "text, or lower data.text_length")  # fmt: skip
+            more += ", set data.text_validation_source"
+        for split, tokens in (("training", train), ("validation", validation)):
+            if len(tokens) <= length:
+                raise ValueError(f"{data.text_source or data.source} has {len(tokens)} {split} "
+                                 f"tokens, too few for one sequence of {length}: {more}, or lower "
+                                 "data.text_length")  # fmt: skip
         return train, validation
 
     @cached_property
@@ -309,16 +319,15 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     def describe(self) -> str:
         self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
-        ends = self.paired_texts[TRAIN].ends
-        cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
+        lengths = np.diff(self.paired_texts[TRAIN].stops, prepend=0)
         counts = Counts(self.splits.counts)
-        counts[CUT] = cut
+        counts[CUT] = int((lengths > self.paired_text_length - 1).sum())
         train, validation = self.pairs
         pairs = counts.describe_amounts(
             {"training pairs": len(train), "validation pairs": len(validation)}
         )
-        return (f"{pairs}; not in pairs: {len(self.images[TRAIN]):,} images and "
-                f"{len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
+        return (f"{pairs}; single images: {len(self.images[TRAIN]):,}; "
+                f"tokens of single texts: {len(self.texts[TRAIN]):,}")  # fmt: skip
 
     def build_model(self) -> MaskedDataModel:
         config = self.sized_config()
@@ -355,7 +364,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         )  # fmt: skip
         return {
             "images": (len(splits["images"]), seen["images"], splits["images"].broken),
-            "texts": (len(texts.tokens) // (length - 1), of_text, lambda index, error: None),
+            "texts": (len(texts) // (length - 1), of_text, lambda index, error: None),
             "pairs": (len(splits["pairs"]), of_pair, splits["pairs"].broken),
         }
 
@@ -452,8 +461,9 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
                     counts[kind] += count_numbers(found.numpy(), size[kind])
         allowed = np.zeros(words, bool)
         allowed[: len(self.masking.maskable)] = self.masking.maskable
-        for kind, texts in (("text", self.texts), ("paired_text", self.paired_texts)):
-            known[kind] = count_numbers(texts[TRAIN].tokens, len(allowed)) * allowed
+        paired = self.paired_texts[TRAIN].tokens
+        for kind, tokens in (("text", self.texts[TRAIN]), ("paired_text", paired)):
+            known[kind] = count_numbers(tokens, len(allowed)) * allowed
         sums: dict[str, float] = {}
         for kind in KINDS:
             may = None if "image" in kind else allowed
@@ -462,9 +472,9 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        texts = [np.asarray(texts.tokens) for texts in (*self.texts, *self.paired_texts)]
+        texts = [*self.texts, *(texts.tokens for texts in self.paired_texts)]
         images = [split.digest for split in self.images]
-        return [*super().digests(), *images, content_digest(*texts)]
+        return [*super().digests(), *images, content_digest(*map(np.asarray, texts))]
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:

@@ -69,6 +69,16 @@ def of_images(blank: np.ndarray | None = None) -> Any:
     return image_examples(images, transform, PATCHES, blank)
 
 
+def test_an_end_token_within_a_text_does_not_end_it() -> None:
+    """A tokenizer may write the word "</s>" with its end token."""
+
+    class Odd(ByteTokenizer):
+        end = ord("z")
+
+    found = close_texts(["azb", "", "c"], Odd())
+    assert [bytes([*found.text(number)]) for number in range(3)] == [b"azbz", b"z", b"cz"]
+
+
 def test_a_share_of_the_words_is_hidden() -> None:
     row = np.array([TOKENIZER.begin, *range(20), TOKENIZER.end])
     for ratio, count in ((0.5, 10), (0.15, 3), (0.01, 1)):
@@ -82,7 +92,7 @@ def test_a_share_of_the_words_is_hidden() -> None:
 
 
 def test_sequences_are_cut_from_all_texts_and_the_text_of_a_pair_to_its_length() -> None:
-    make = text_examples(TEXTS, TOKENIZER.begin, 8, hide(0.2))
+    make = text_examples(TEXTS.tokens, TOKENIZER.begin, 8, hide(0.2))
     rows = [make(number, np.random.default_rng(0)) for number in range(4)]
     restored = [np.where(r["targets"] != IGNORED, r["targets"], r["seen"]) for r in rows]
     assert all(row[0] == TOKENIZER.begin and len(row) == 8 for row in restored)
@@ -94,7 +104,7 @@ def test_sequences_are_cut_from_all_texts_and_the_text_of_a_pair_to_its_length()
         asked = example["targets"] != IGNORED
         row = np.where(asked, example["targets"], example["seen"])[:length]
         assert row[0] == TOKENIZER.begin and row[-1] == TOKENIZER.end
-        assert np.array_equal(row[1:-1], TEXTS.text(number)[: length - 2])
+        assert np.array_equal(row[1:-1], TEXTS.text(number)[:-1][: length - 2])
         assert asked.sum() == round(0.5 * (length - 2)) and len(example["patches"]) == 4
 
 
@@ -103,7 +113,7 @@ def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
         of_images()(1, np.random.default_rng(0))
     images = of_images(FORMAT.blank)
     pair = pair_examples(images, TEXTS, TOKENIZER.begin, 12, hide(0.5))
-    text = text_examples(TEXTS, TOKENIZER.begin, 8, hide(0.2))
+    text = text_examples(TEXTS.tokens, TOKENIZER.begin, 8, hide(0.2))
     makers = zip(PARTS, (images, text, pair), strict=True)
     rows = {name: fixed_examples(make, np.arange(2), which)
             for which, (name, make) in enumerate(makers)}  # fmt: skip
@@ -225,10 +235,13 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
     images = build(**own | {"data__image_source": str(tmp_path)}, data__image_validation_source=str(
         tmp_path / "held")).images  # fmt: skip
     assert len(images[0]) > 2 == len(images[1])
+    write(tmp_path / "one.txt", b"A single document. " * 9)
+    with pytest.raises(ValueError, match=r"0 valid.*data\.text_validation_source.*\.text_length"):
+        build(**own, data__text_source=str(tmp_path / "one.txt"))
     # Captions in the place of texts alone.
     alone = build(**own, data__text_source=None)
-    assert alone.texts[0] is alone.paired_texts[0]
-    few = min(len(texts.tokens) for texts in alone.paired_texts)
+    assert alone.texts[0] is alone.paired_texts[0].tokens
+    few = min(map(len, alone.texts))
     with pytest.raises(ValueError, match=rf"has {few} \w+ tokens.*data\.text_length"):
         build(**own, data__text_source=None, data__text_length=few)
 
