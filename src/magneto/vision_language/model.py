@@ -294,6 +294,11 @@ class SimilarityScale(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.constant_(self.logarithm, -math.log(self.temperature))
 
+    @torch.no_grad()
+    def limit(self) -> None:
+        """Lower the parameter to its bound, above which it would get no gradient."""
+        self.logarithm.clamp_(max=math.log(LARGEST_SCALE))
+
     def forward(self) -> Tensor:
         return self.logarithm.float().clamp(max=math.log(LARGEST_SCALE)).exp()
 

@@ -134,8 +134,9 @@ class ImageTextRetrieval(CaptionedTask):
             self._everything = tuple(gather_at(part, start, total) for part in parts)  # type: ignore[assignment]
         return self._everything
 
-    def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
+    def end_step(self, model: Any, add_up: Callable[[Tensor], Tensor]) -> None:
         self._everything = None
+        model.scale.limit()
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         images, texts, scale = model(batch["images"], batch["samples"])

@@ -121,6 +121,10 @@ def test_a_text_is_found_alike_alone_and_the_scale_has_a_bound() -> None:
     assert alone[2].item() == pytest.approx(1 / 0.07)
     model.scale.logarithm.fill_(99.0)
     assert model.scale().item() == pytest.approx(LARGEST_SCALE)
+    model.scale.limit()  # a scale at its bound can fall
+    with torch.enable_grad():
+        model.scale().backward()
+    assert model.scale.logarithm.grad.item() == pytest.approx(LARGEST_SCALE)  # type: ignore[union-attr]
 
 
 def test_the_contrastive_loss_by_hand() -> None:

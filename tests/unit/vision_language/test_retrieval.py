@@ -140,3 +140,6 @@ def test_embeddings_are_in_the_order_of_the_inputs(tmp_path: Path) -> None:
     inputs = ["a dog", "two cats", picture]
     alone = [task.predict(model, [each])[0] for each in inputs]
     torch.testing.assert_close(task.predict(model, inputs), alone)
+    model.scale.logarithm.fill_(9.0)
+    task.end_step(model, lambda tensor: tensor)
+    assert model.scale.logarithm.item() == pytest.approx(log(100))
