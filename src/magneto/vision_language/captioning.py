@@ -53,6 +53,10 @@ class ImageCaptioning(CaptionedTask):
     def masking(self) -> Masking:
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
+    def check(self) -> None:
+        super().check()
+        self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
+
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         count = max(1, round(self.data_config.mask_ratio * (len(row) - 1)))
         chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))

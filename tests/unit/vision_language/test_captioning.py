@@ -58,6 +58,10 @@ def test_all_but_the_beginning_can_be_hidden(tmp_path: Path) -> None:
     assert 0.77 < masked / 2800 < 0.83 and 0.07 < kept / 2800 < 0.13
     seen, chosen = task.hidden(row[[0, -1]], np.random.default_rng(0))
     assert chosen.tolist() == [1]
+    task = caption_task(tmp_path)
+    task.tokenizer.mask = None
+    with pytest.raises(ValueError, match="has no mask token"):
+        task.prepare()
 
 
 def test_targets_are_what_was_hidden_and_the_loss_is_a_sum_over_them(tmp_path: Path) -> None:
