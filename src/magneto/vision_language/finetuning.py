@@ -33,7 +33,11 @@ from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction, ranked
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
-from magneto.vision_language.model import interpolate_positions
+from magneto.vision_language.model import (
+    IMAGE_POSITIONS,
+    TEXT_POSITIONS,
+    interpolate_positions,
+)
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples
 from magneto.vision_language.tables import (
     EVALUATION_BATCH,
@@ -76,11 +80,13 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
     return str(run), str(pictures["normalisation"])
 
 
-def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:
+def load_pretrained(
+    model: nn.Module, config: FineTunedConfig
+) -> tuple[dict[str, StoredTensor | Tensor], str]:
     """Return the encoder weights of the pre-trained run, and a summary of what was loaded.
 
     Names and shapes of the tensors are those in `model`, whose encoder must be `model.encoder`.
-    `model` may be on the "meta" device.
+    `model` may be on the "meta" device. Only position tables are read.
 
     Raises:
         ValueError: If the run has no encoder, or if the shapes of the run's encoder differ from the
@@ -90,12 +96,15 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
     held = held_config(run)
     stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
     expected = model.state_dict()
-    state = {name: stored[name].read() for name in expected
-             if name.startswith(PREFIX) and name in stored}  # fmt: skip
+    state: dict[str, StoredTensor | Tensor] = {
+        name: stored[name] for name in expected if name.startswith(PREFIX) and name in stored
+    }
     if not state:
         raise ValueError(f"{run} has no tensors {PREFIX}*: {HINT}")
+    tables = {name: stored[name].read() for name in state
+              if name.endswith((IMAGE_POSITIONS, TEXT_POSITIONS))}  # fmt: skip
     try:
-        state = interpolate_positions(state, held, config)
+        state |= interpolate_positions(tables, held, config)
     except ValueError as error:
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
@@ -177,12 +186,12 @@ class FineTunedTask(ImageTextTask):
         lengths = [len(tokens) + special for tokens in self.tokenizer.encode(sample)]
         return derive_length(lengths, most, self._progress)
 
-    def _pretrained(self) -> tuple[dict[str, Tensor], str]:
+    def _pretrained(self) -> tuple[dict[str, StoredTensor | Tensor], str]:
         with torch.device("meta"):
             model = self.build_model()
         return load_pretrained(model, self.model_config)
 
-    def initial_weights(self) -> dict[str, Tensor]:
+    def initial_weights(self) -> dict[str, StoredTensor | Tensor]:
         return self._pretrained()[0] if self.model_config.pretrained else {}
 
     @cached_property
@@ -278,15 +287,24 @@ class PairTask(FineTunedTask):
     def training_texts(self) -> Iterable[str]:
         return self.splits.train.values(self.column)
 
+    @property
+    def reads_images(self) -> bool:
+        return self.data_config.input != self.column
+
+    @property
+    def reads_texts(self) -> bool:
+        return self.data_config.input in ("both", self.column)
+
     def transform(self, augmentation: AugmentationConfig | None = None) -> Transform:
-        if self.data_config.input != self.column:
+        if self.reads_images:
             return super().transform(augmentation)
         blank = self.input_format.blank
         return lambda picture, random: blank
 
     def tokenise(self, split: str, rows: ImageSplit) -> list[np.ndarray]:
-        alone = self.data_config.input not in ("both", self.column)
-        return self.framed(split, [""] * len(rows) if alone else rows.values(self.column))
+        return self.framed(
+            split, rows.values(self.column) if self.reads_texts else [""] * len(rows)
+        )
 
     @abstractmethod
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
@@ -381,14 +399,17 @@ class PairTask(FineTunedTask):
         """Return the labels of images with texts, the most probable label first.
 
         `inputs` has one item for each image. If a text has two images, the items of the left and
-        the right image are neighbours, the left image first. Both items get the same prediction.
+        the right image are neighbours, the left image first. Both items get the same prediction. As
+        in training, `data.input` decides whether the model reads images and texts.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.
         """
-        texts = [self.framed_whole(text) for _, text in inputs]
+        texts = [self.framed_whole(text if self.reads_texts else "") for _, text in inputs]
         samples = join_samples(self.model_config.image_tokens, paired=texts)
-        images = self.read_pictures([image for image, _ in inputs])
+        images = self.black_images(len(inputs))
+        if self.reads_images:
+            images = self.read_pictures([image for image, _ in inputs])
         device = next(model.parameters()).device
         names, shares = self.shares(model(images.to(device), samples.to(device)).float().cpu())
         return [own for own in ranked(names, shares) for _ in range(self.images_together)]
