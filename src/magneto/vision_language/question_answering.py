@@ -55,6 +55,7 @@ from magneto.vision_language.tables import (
     EVALUATION_BATCH,
     find_columns,
     load_rows,
+    read_records,
     read_tables,
     with_words,
 )
@@ -324,8 +325,7 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
     words = {"question": config.question_column, "answer": config.answer_column}
     table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
 
-    def read(row: int) -> tuple[int, dict[str, Any]]:
-        record = {name: column[row] for name, column in table.columns.items()}
+    def read(row: int, record: dict[str, Any]) -> dict[str, Any]:
         text, answers = record["question"], answers_of(record["answer"])
         if not isinstance(text, str):
             raise BadRecord("no question")
@@ -333,18 +333,17 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
             raise BadRecord("no answer")
         counts[EMPTY_QUESTIONS] += not text.strip()
         majority = record.get("multiple_choice_answer") or Counter(answers).most_common(1)[0][0]
-        store = table.columns["image"]
-        return row, {
+        image = record.get("image_id")
+        return {
             "question": text.strip(),
             "answers": answers if len(answers) > 1 else answers * ANNOTATORS,
             "majority": str(majority),
             "kind": str(record.get("answer_type") or kind_of(str(majority))),
             "id": record.get("question_id", row),
-            "image_id": str(record.get("image_id") or store.key(row)),
+            "image_id": table.columns["image"].key(row) if image in (None, "") else str(image),
         }
 
-    rows = read_each(table.rows.tolist(), read, counts, f"{table.where}, record")
-    return with_words(table, ("image",), dict(rows), counts)
+    return with_words(table, ("image",), read_records(table, read, counts), counts)
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
@@ -357,9 +356,8 @@ def answers_of(value: Any) -> tuple[str, ...]:
 
 
 def kind_of(answer: str) -> str:
-    if answer in ("yes", "no"):
-        return "yes/no"
-    return "number" if normalise_answer(answer).isdigit() else "other"
+    plain = normalise_answer(answer)
+    return "yes/no" if plain in ("yes", "no") else "number" if plain.isdigit() else "other"
 
 
 def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
 from magneto.data.formats import read_file
 from magneto.data.media import MediaColumn
-from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems
 from magneto.data.sources import parse_source
 from magneto.data.table import Table
 from magneto.files import import_extra
@@ -39,6 +39,7 @@ from magneto.vision_language.tables import (
     image_files,
     load_rows,
     named_images,
+    read_records,
     read_tables,
     with_words,
 )
@@ -149,7 +150,8 @@ def load_statements(
         files = statement_files(source)
         found = ({split: read_file(path, counts) for split, path in files.items()} if files
                  else read_tables(source, scene_statements, counts, progress))  # fmt: skip
-        named = [split for split, table in found.items() if "identifier" in table.columns]
+        named = [split for split, table in found.items() if "identifier" in table.columns
+                 and table.find("left", config.left_column) is None]  # fmt: skip
         if named:
             root = existing_path(config.image_folder or source)
             known = image_files(root, counts)
@@ -201,8 +203,7 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
         groups = groups_of([table.columns[side] for side in SIDES])
     seen: set[str] = set()
 
-    def read(row: int) -> tuple[int, dict[str, Any]] | None:
-        record = {name: column[row] for name, column in table.columns.items()}
+    def read(row: int, record: dict[str, Any]) -> dict[str, Any] | None:
         statement, label = record["statement"], TRUTHS.get(str(record["truth"]).strip().lower())
         if not isinstance(statement, str):
             raise BadRecord("no statement")
@@ -216,11 +217,10 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
         if identifier is not None:
             seen.add(identifier)
         sentence_key = record.get("sentence_key") or statement
-        return row, {"statement": statement, "truth": label, "sentence_key": sentence_key,
-                     "group": str(groups[row])}  # fmt: skip
+        return {"statement": statement, "truth": label, "sentence_key": sentence_key,
+                "group": str(groups[row])}  # fmt: skip
 
-    rows = read_each(table.rows.tolist(), read, counts, f"{table.where}, record")
-    return with_words(table, SIDES, dict(rows), counts)
+    return with_words(table, SIDES, read_records(table, read, counts), counts)
 
 
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from magneto.data.files import existing_path, has_ending, read_list
+from magneto.data.files import existing_path, has_ending, open_text, read_list
 from magneto.data.formats import media_column, media_names, read_source
 from magneto.data.media import IMAGE_ENDINGS, Files, MediaColumn
 from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
@@ -38,6 +38,8 @@ SEVERAL = "images left out because an image in an earlier folder has the same na
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 OTHER_SPLITS = "images left out because their split is not train, restval, val or test"
 
+# Bytes of a JSON file in which its first bracket is.
+READ_AT_ONCE = 4096
 # Batch size of evaluation.
 EVALUATION_BATCH = 64
 
@@ -174,6 +176,24 @@ def find_columns(
     return table
 
 
+def read_records(
+    table: Table,
+    read: Callable[[int, dict[str, Any]], Mapping[str, Any] | None],
+    counts: Counts,
+) -> dict[int, Mapping[str, Any]]:
+    """Return `read(row, record)` by row number. Malformed records are counted and left out.
+
+    If `read` returns None, the record is left out and not counted.
+    """
+
+    def read_row(row: int) -> Mapping[str, Any] | None:
+        return read(row, {name: column[row] for name, column in table.columns.items()})
+
+    where = f"{table.where}, record"
+    return {row: values for row in table.rows.tolist()
+            for values in read_each([row], read_row, counts, where, row + 1)}  # fmt: skip
+
+
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
@@ -264,23 +284,28 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
 
 
 def texts_of(value: Any) -> list[str]:
-    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
-        return value
-    return [value if isinstance(value, str) else ""]
+    texts = value if isinstance(value, list) and value else [value]
+    return [text if isinstance(text, str) else "" for text in texts]
 
 
 def karpathy_file(source: str) -> Path | None:
     if parse_source(source).kind != "path":
         return None
     path = existing_path(source)
-    if path.is_file():
-        return path if path.name.startswith("dataset") and ".json" in path.suffixes else None
-    found = [file for file in sorted(path.glob("dataset*.json*")) if has_ending(file, (".json",))]
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    found = [file for file in files if file.name.startswith("dataset")
+             and has_ending(file, (".json",)) and not holds_list(file)]  # fmt: skip
     if len(found) > 1:
         raise ValueError(
             f"{path} has {found[0].name} and {found[1].name}: set data.source to one of them"
         )
     return found[0] if found else None
+
+
+def holds_list(path: Path) -> bool:
+    """Return whether a JSON file is a list, such as a table of records."""
+    with open_text(path) as file:
+        return file.read(READ_AT_ONCE).lstrip().startswith(b"[")
 
 
 def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str, Table]:

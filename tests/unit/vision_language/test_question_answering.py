@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.data.problems import MALFORMED, Counts, DataProblems
+from magneto.vision.image_task import Prediction
 from magneto.vision_language.answers import (
     When,
     answer_scores,
@@ -115,11 +117,14 @@ def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:
     rows = records(tmp_path)
     odd = [{**rows[0], "question": 7}, {**rows[0], "answer": ""}, {**rows[0], "answer": None},
            {**rows[0], "image": ""}, {**rows[0], "answer": [[{"answers": 1}]]},
-           {**rows[0], "image": "gone.png"}, {**rows[1], "image_id": 99}]  # fmt: skip
+           {**rows[0], "image": "gone.png"}, {**rows[1], "image_id": 99},
+           {**rows[1], "image_id": 0}]  # fmt: skip
     problems = DataProblems()
-    path = write_lines(tmp_path / "all.jsonl", [*rows, *odd])
+    path = write_lines(tmp_path / "all.jsonl", [*rows[:1], odd[3], *rows[1:], *odd])
     found = load(path, problems, validation_source=str(path), validation_fraction=0.3)
-    assert len(found.train) == 24 + 1 and len(found.validation) == 24 + 2
+    assert f"{path}, record 26: no question" in found.counts.describe()
+    assert len(found.train) == 24 + 2 and len(found.validation) == 24 + 3
+    assert found.train.values("image_id")[-3:] == ["11.png", "99", "0"]
     assert found.counts[MALFORMED] == 4 and found.counts[MISSING] == found.counts[LOST] == 1
     assert problems.describe() == "missing image: 1"
 
@@ -226,7 +231,8 @@ def test_accuracy_by_type() -> None:
     assert found == pytest.approx(
         {"accuracy": 1.6 / 3, "accuracy_number": 0, "accuracy_other": 0.6, "accuracy_yes_no": 1}
     )
-    assert [*map(kind_of, ("no", "two", "2", "dog"))] == ["yes/no", "number", "number", "other"]
+    kinds = [*map(kind_of, ("no", "Yes.", "two", "2", "dog"))]
+    assert kinds == ["yes/no", "yes/no", "number", "number", "other"]
     none = answer_scores(answers, types, [None, None, "cat"], "always")
     assert none["accuracy"] == pytest.approx(1 / 3)
 
@@ -371,12 +377,23 @@ def test_the_baseline_reads_questions_alone(tmp_path: Path, monkeypatch: Any) ->
     assert found["loss"] == pytest.approx(float(loss) / 12, rel=1e-5)
 
 
+def assert_same_labels(predictions: Sequence[Prediction]) -> None:
+    first, second = (dict(each.labels) for each in predictions)
+    assert first == pytest.approx(second)
+
+
 def test_what_is_left_out_of_the_input(tmp_path: Path) -> None:
     rows = torch.arange(4).numpy()
-    batch = question_task(tmp_path, input="question").validation_batches().make(rows)
+    task = question_task(tmp_path, input="question")
+    batch = task.validation_batches().make(rows)
     assert not batch["images"].any() and len(batch["samples"].token_ids) > 40
-    batch = question_task(tmp_path, input="image").validation_batches().make(rows)
+    model, held = task.build_model().eval(), task.splits.validation
+    red, blue = ((held.open(row), "is it?") for row in (0, 2))
+    assert_same_labels(task.predict(model, [red, blue]))
+    task = question_task(tmp_path, input="image")
+    batch = task.validation_batches().make(rows)
     assert batch["images"].any() and len(batch["samples"].token_ids) == 8  # <s> and </s>
+    assert_same_labels(task.predict(model, [red, (red[0], "what is it?")]))
 
 
 def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:

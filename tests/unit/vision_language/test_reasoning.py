@@ -112,6 +112,7 @@ def test_a_plain_table(tmp_path: Path) -> None:
         rows.append([f"pictures/{number}.png", f"pictures/{others}.png", f"it is {number}", truth])
     words = ("image1", "image2", "sentence", "label")
     lines = [dict(zip(words, row, strict=True)) for row in rows]
+    lines = [{**line, "identifier": str(number)} for number, line in enumerate(lines)]
     found = load(write_lines(tmp_path / "all.jsonl", lines))
     parts = (found.train, found.validation)
     assert sum(map(len, parts)) == 24 and all(len(rows) % 4 == 0 for rows in parts)

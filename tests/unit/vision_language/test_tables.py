@@ -1,6 +1,7 @@
 """Images with captions of every kind of source; what is odd is counted."""
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
         {"caption": "alone"},
         {"image": 3, "caption": "a number"},
         "[1, 2]",
-        {"image": paths[2], "caption": ["one", "two", "one"]},
+        {"image": paths[2], "caption": ["one", None, "two", "one"]},
         *({"image": path, "caption": f"last {path}"} for path in paths[3:]),
         {"image": paths[3], "caption": "once more"},
     ]
@@ -59,7 +60,7 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
     every = [*found.train.values("captions"), *found.validation.values("captions")]
     assert (f"last {paths[3]}", "once more") in every
     kinds = (TWICE, EMPTY, WITHOUT_IMAGE, MALFORMED)
-    assert [counts[kind] for kind in kinds] == [2, 2, 2, 1]
+    assert [counts[kind] for kind in kinds] == [2, 3, 2, 1]
     assert counts[MISSING] + counts[LOST] == 1
     assert f"1 malformed record left out [{tmp_path / 'pairs.jsonl'}, line 9" in counts.describe()
     for rows in parts:
@@ -138,6 +139,11 @@ def test_odd_records_in_karpathys_layout(tmp_path: Path) -> None:
     assert found.train.values("captions")[1] == ("a \ufffd dog",)
     expected = {MALFORMED: 2, OTHER_SPLITS: 2, HALF_CHARACTERS: 1, SEVERAL: 1}
     assert {kind: found.counts[kind] for kind in expected} == expected
+    table = [
+        {"image": path, "caption": f"it is {path}"} for path in write_photos(tmp_path / "a", 4)
+    ]
+    (tmp_path / "a" / "dataset.json").write_text(json.dumps(table))  # no file in this layout
+    assert len(load(tmp_path / "a" / "dataset.json", validation_fraction=0.5).train) < 4
     packed.write_bytes(gzip.compress(b'{"rows": []}'))
     with pytest.raises(ValueError, match='no list of "images"'):
         load(tmp_path)
