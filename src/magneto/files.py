@@ -189,6 +189,24 @@ def temporary_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def check_new(directory: Path) -> None:
+    """Raise FileExistsError if a directory is neither missing nor empty."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(f"{directory} exists and is not empty")
+
+
+@contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """Yield a temporary directory that is renamed to `directory` after the block.
+
+    `directory` must be missing or empty.
+    """
+    check_new(directory)
+    with temporary_directory(directory) as temporary:
+        yield temporary
+        temporary.rename(directory)  # replaces an empty directory only
+
+
 def publish(temporary: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
     """Write a manifest into a directory, and rename the directory to `path`.
 

@@ -124,6 +124,16 @@ def test_generation_is_theirs(name: str) -> None:
     assert torch.equal(written, other.generate(ids, **how))
 
 
+@pytest.mark.parametrize("name", ["BartForConditionalGeneration", "MarianMTModel"])
+def test_translations_do_not_end_with_a_token_of_another_vocabulary(name: str) -> None:
+    """By default, BART's last token is token 2 where the text reaches the length limit."""
+    core, how = hf.load(theirs(name)), {"max_new_tokens": 6, "do_sample": False}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), 23)
+    back = hf.to_transformers(core, theirs(name).config.model_type, **ends)
+    expected = hf.wrap(core, 23).generate(IDS, **how)
+    assert expected.shape[1] == 7 and torch.equal(back.generate(IDS, **how), expected)
+
+
 INSIDE = {
     "self_attention.attention.inside": "self_attn.attn_sub_norm",
     "feed_forward.mlp.inside": "mlp.ffn_sub_norm",

@@ -143,11 +143,18 @@ def test_what_does_not_fit_is_named() -> None:
     for lacking, words in (("norm.bias", "norm.bias' is missing"), ("head.", "have no classifier")):
         with pytest.raises(ValueError, match=words):
             VIT.load({n: t for n, t in vit.items() if not n.startswith(lacking)}, HEADS)
+    with pytest.raises(ValueError, match=r"no patch_embed.proj.weight, which a ImageClassifier ne"):
+        VIT.load({n: t for n, t in vit.items() if n != "patch_embed.proj.weight"}, HEADS)
     with pytest.raises(ValueError, match="Beit needs a class token"):
         BEIT.load({name: t for name, t in beit.items() if name != "cls_token"}, HEADS)
     for form, args, words in (
         (VIT, {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "quickgelu"),
+        (VIT, {"architecture": "vit_base_patch16_rpn_224"}, "rpn_224 is not supported"),
+        (VIT, {"global_pool": "max"}, "global_pool 'max' is not supported"),
+        (VIT, {"num_heads": [4]}, "heads must be a whole number"),
         (VIT, {"act_layer": "tanh"}, "activation 'tanh' is not supported"),
+        (EVA, {"architecture": "eva02_enormous_patch14_clip_224"}, "clip_224 is not supported"),
+        (EVA, {"use_post_norm": True}, "use_post_norm=True is not supported"),
         (EVA, {"architecture": "vit_base_patch16_rope_224"}, "patch16_rope_224 is not supp"),
         (EVA, {"rope_type": "mixed"}, "rope_type='mixed' is not supported"),
         (EVA, {"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is not square"),

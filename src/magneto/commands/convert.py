@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from magneto import hf
 from magneto.commands.shared import Parser, answer
-from magneto.config import ConfigError
+from magneto.config import ConfigError, error_line
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import read_object, user_path
+from magneto.files import check_new, read_object, user_path, whole_directory
 from magneto.runs import load_run
 from magneto.tasks import TASKS
 from magneto.vision_language.answers import read_answers
-from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.config import QuestionAnsweringConfig, VisionLanguageConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,7 +68,6 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     args = parser().parse(words)
     from magneto.hf.conversion import WRITTEN
-    from magneto.hf.export import whole_directory
     from magneto.weights import check_finite
 
     hf.register()
@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> int:
         model, values = read(args.source, source, settings)
         check_finite(model.state_dict(), args.source)
         if args.tokenizer or args.labels:
-            check_beit3(model, args.to)
+            check_beit3(model, args)
         if args.labels:
             values |= hf.class_names(read_answers(args.labels))
         if args.tokenizer:
@@ -111,6 +111,7 @@ def export_parser() -> Parser:
 
 def export(words: Sequence[str]) -> int:
     args = export_parser().parse(words)
+    check_new(args.directory)
     opened = load_run(args.run, args.weights, {"training.device": "cpu"})
     recipe, directory = opened.recipe, args.directory
     hide_bars()
@@ -196,14 +197,13 @@ def image_processor(config: Any) -> hf.MagnetoImageProcessor:
     return hf.MagnetoImageProcessor(config.image_size, config.channels, NORMALISATION)
 
 
-def check_beit3(model: nn.Module, to: str | None) -> None:
-    if not isinstance(model.config, VisionLanguageConfig) or to is not None:
-        raise ConfigError(
-            [
-                "--tokenizer and --labels are for BEiT-3 weights of a model that reads "
-                "texts; omit --to"
-            ]
-        )
+def check_beit3(model: nn.Module, args: argparse.Namespace) -> None:
+    if not isinstance(model.config, VisionLanguageConfig) or args.to is not None:
+        raise ConfigError(["--tokenizer and --labels are for BEiT-3 weights of a model that reads "
+                           "texts; omit --to"])  # fmt: skip
+    if args.labels and not isinstance(model.config, QuestionAnsweringConfig):
+        raise ConfigError([f"--labels is for BEiT-3 fine-tuned on VQA, not for a "
+                           f"{type(model).__name__}"])  # fmt: skip
 
 
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
@@ -225,4 +225,8 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
         return
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(directory)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # exceptions of tokenizers, sentencepiece and transformers
+        raise ValueError(f"the tokenizer in {source} is damaged: {error_line(error)}") from error
+    tokenizer.save_pretrained(directory)

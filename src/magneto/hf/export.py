@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import nn
 
 from magneto.config import ConfigError, nearest
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import import_extra, read_json, temporary_directory
+from magneto.files import import_extra, read_json, whole_directory
 from magneto.hf.processors import (
     FRAMED,
     MASKED,
@@ -51,6 +50,7 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
 
     Raises:
         ValueError: If no wrapper exists for the model's class.
+        ValueError: If `id2label` does not name each class.
     """
     from magneto import hf
 
@@ -59,6 +59,9 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
     if type(model) not in known:
         names = ", ".join(kind.__name__ for kind in known)
         raise ValueError(f"no wrapper for a {type(model).__name__}, only for {names}")
+    classes = getattr(model.config, "classes", getattr(model.config, "answers", None))
+    if (names := values.get("id2label")) and classes not in (None, len(names)):
+        raise ValueError(f"{len(names)} class names for {classes} classes")
     wrapper = known[type(model)]
     config = wrapper.config_class.of(model.config, end, **values)
     config.architectures = [wrapper.__name__]
@@ -80,19 +83,6 @@ def _auto_classes() -> dict[str, str]:
         if auto.startswith("AutoModel"):
             found.setdefault(name, auto)
     return found
-
-
-@contextmanager
-def whole_directory(directory: Path) -> Iterator[Path]:
-    """Yield a temporary directory that is renamed to `directory` after the block.
-
-    `directory` must be missing or empty.
-    """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileExistsError(f"{directory} exists and is not empty")
-    with temporary_directory(directory) as temporary:
-        yield temporary
-        temporary.rename(directory)  # replaces an empty directory only
 
 
 @dataclass(frozen=True)
@@ -117,9 +107,6 @@ def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
     """
     register()
     wrapped = wrap(model, **assets.values)
-    classes, names = getattr(model.config, "classes", None), assets.values.get("id2label", ())
-    if names and classes not in (None, len(names)):
-        raise ValueError(f"{len(names)} class names for {classes} classes")
     with whole_directory(directory) as temporary:
         wrapped.save_pretrained(temporary)
         save_processors(assets, temporary)

@@ -295,6 +295,7 @@ BART = ModelFormat(
     read=check_stacks,
     write=lambda config: {
         "encoder_attention_heads": config.heads, "encoder_ffn_dim": config.ffn_width,
+        "forced_eos_token_id": None,  # not transformers' default, a token of BART's vocabulary
     },
     names={
         **MARIAN_NAMES,

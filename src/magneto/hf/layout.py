@@ -405,7 +405,11 @@ class WeightFormat:
                                  f"{value!r}")  # fmt: skip
         copies = {name: tensor.detach().clone().float() for name, tensor in weights.items()}
         state = self.normalise(copies, args)
-        config = self.read(state, args)
+        try:
+            config = self.read(state, args)
+        except KeyError as error:
+            raise ValueError(f"the weights have no {error.args[0]}, which a {self.model.__name__} "
+                             "needs") from error  # fmt: skip
         made = read_state(tensor_pairs(config, self.names(config, state)), state, self.ignored)
         made |= self.computed(state, config)
         return fill(self.model(config), made, self.absent).eval()

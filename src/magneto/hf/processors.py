@@ -345,6 +345,8 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
         made: dict[str, Any] = {}
         if images is not None:
             groups = images if isinstance(images, Sequence) and is_several(images[0]) else []
+            if len({len(group) for group in groups}) > 1:
+                raise ValueError("each text must have the same number of images")
             pictures = [one for group in groups for one in group] if groups else images
             pixels = self.image_processor(pictures, return_tensors=return_tensors)["pixel_values"]
             if groups:

@@ -37,7 +37,7 @@ CONFIG = "config.json"
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 HEAD_WIDTH = 64
 # Architectures that compute something else although their tensors have the same names.
-UNSUPPORTED = ("quickgelu", "siglip")
+UNSUPPORTED = ("quickgelu", "siglip", "_rpn_", "eva02_enormous")
 # Reference grid of all released EVA-02 models.
 REFERENCE = 16
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
@@ -64,7 +64,7 @@ COMMON: Names = {
 def head_count(width: int, args: Mapping[str, Any]) -> int:
     """Return `num_heads` from the arguments, by default the number in timm's models."""
     if "num_heads" in args:
-        return int(args["num_heads"])
+        return args["num_heads"]
     if width not in HEADS and width % HEAD_WIDTH:
         raise ValueError(f"the number of heads does not follow from width {width}. Give --config "
                          'FILE with {"num_heads": 4}.')  # fmt: skip
@@ -82,13 +82,18 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
         return side
     if "img_size" not in args:
         raise ValueError('unknown image size. Give --config FILE with {"img_size": 224}.')
-    return int(args["img_size"]) // patch
+    if not isinstance(args["img_size"], int):
+        raise ValueError(f"img_size must be a whole number, not {args['img_size']!r}")
+    return args["img_size"] // patch
 
 
 def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     architecture = str(args.get("architecture", ""))
     if any(word in architecture for word in UNSUPPORTED):
         raise ValueError(f"timm's {architecture} is not supported")
+    pool = args.get("global_pool")
+    if isinstance(pool, str) and pool not in ("token", "avg"):  # other libraries' are no texts
+        raise ValueError(f"global_pool {pool!r} is not supported, only 'token' and 'avg'")
     if "head.weight" not in state:
         raise ValueError("the weights have no classifier (head.weight). Convert weights of image "
                          "classification.")  # fmt: skip
@@ -100,7 +105,7 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     side = table_side(state, args, patch)
     token = "learned" if "cls_token" in state else "none"
     scaled = any(name.endswith(("ls1.gamma", "gamma_1")) for name in state)
-    pooling = "mean" if token == "none" or args.get("global_pool") == "avg" else "first"
+    pooling = "mean" if token == "none" or pool == "avg" else "first"
     blocks = [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]
     return {
         "width": width, "layers": 1 + max(blocks), "heads": head_count(width, args),
@@ -109,7 +114,7 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
         "class_token": token, "pooling": "mean_then_norm" if "fc_norm.weight" in state else pooling,
         "positions": "learned" if "pos_embed" in state else "none",
         "max_length": side**2 + ("cls_token" in state), "placement": placement(state),
-        "layer_scale": float(args.get("init_values") or 1e-5) if scaled else None,
+        "layer_scale": (args.get("init_values") or 1e-5) if scaled else None,
     }  # fmt: skip
 
 
@@ -256,6 +261,7 @@ class _Eva(Timm):
     refused: ClassVar = {
         "rope_type": "cat", "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
         "rope_rotate_half": False, "attn_type": "eva", "no_embed_class": False,
+        "use_post_norm": False,
     }  # fmt: skip
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:

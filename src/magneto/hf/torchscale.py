@@ -209,7 +209,7 @@ def _stack_values(state: State, stack: str, args: Mapping[str, Any]) -> dict[str
     numbers = [n.split(".")[2] for n in state if n.startswith(f"{stack}.layers.")]
     return {
         "layers": 1 + max(map(int, numbers)), "width": fc1.shape[1], "ffn_width": fc1.shape[0],
-        "heads": int(heads),
+        "heads": heads,
         "placement": _placement(state, stack, args), "positions": positions, "max_length": length,
         "input_norm": "layernorm" if f"{stack}.layernorm_embedding.weight" in state else "none",
     }  # fmt: skip
@@ -250,7 +250,7 @@ def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, 
         return "learned", len(table) - 2
     if sinusoids:
         key = "max_source_positions" if stack == "encoder" else "max_target_positions"
-        return "learned", int(args.get(key, 1024))
+        return "learned", args.get(key, 1024)
     return "none", 512
 
 
@@ -284,9 +284,6 @@ class _Beit3(WeightFormat):
     # All of the authors' models have a mask token; only the pre-training model uses it.
     ignored = re.escape(MASK_TOKEN)
     otherwise = ("embedding_scale",)
-    needed: tuple[str, ...] = (
-        f"{PATCHES}.weight", f"{POSITIONS}.A.weight", WORDS, f"{POSITIONS}.B.weight"
-    )  # fmt: skip
 
     def __init__(
         self, mark: str, model: Any, config: Any, head: Names, sizes: Mapping[str, str],
@@ -301,15 +298,10 @@ class _Beit3(WeightFormat):
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
         parts = ("text_embed.", "vision_embed.", "encoder.")
-        state = {
+        return {
             f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
             for name, tensor in state.items()
         }
-        for name in (*self.needed, *self.sizes.values()):
-            if name not in state:
-                raise ValueError(f"the BEiT-3 weights have no {name}, which a "
-                                 f"{self.model.__name__} needs")  # fmt: skip
-        return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
         width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
@@ -374,7 +366,6 @@ class _Beit3Classifier(_Beit3):
     """Format of BEiT3ForImageClassification, without the language tensors."""
 
     ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
-    needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
 
     def values(self, state: State) -> dict[str, Any]:
         return {

@@ -22,8 +22,11 @@ from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.models import ImageClassifier  # noqa: E402
-from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
-from magneto.vision_language.model import QuestionAnswerer  # noqa: E402
+from magneto.vision_language.config import (  # noqa: E402
+    QuestionAnsweringConfig,
+    VisualReasonerConfig,
+)
+from magneto.vision_language.model import QuestionAnswerer, VisualReasoner  # noqa: E402
 from tests.commands import refused  # noqa: E402
 from tests.oracles.test_hf_beit3_tokenizer import train as train_spm  # noqa: E402
 
@@ -131,6 +134,8 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
     for name in ("broken.pt", "broken.safetensors"):
         (tmp_path / name).write_bytes(b"no weights")
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
+    shutil.copytree(gpt2, tmp_path / "words")
+    (tmp_path / "words" / "tokenizer.json").write_text("{}")
     (tmp_path / "list.json").write_text("[1]")
     for words, source, *options in (
         ("no file or directory weights.pt", "weights.pt"),
@@ -143,10 +148,13 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         ("broken.safetensors is damaged, or", tmp_path / "broken.safetensors"),
         ("unknown weights. Supported are those of timm", tmp_path / "other.pt"),
         ("must be a JSON object", gpt2, "--config", tmp_path / "list.json"),
+        ("words is damaged: KeyError", tmp_path / "words"),
     ):
         assert words in refused(capsys, "convert", source, tmp_path / "out", *options)
         assert not (tmp_path / "out").exists()
     assert "exists and is not empty" in refused(capsys, "convert", gpt2, gpt2)
+    # Before the run is loaded.
+    assert "exists and is not empty" in refused(capsys, "export", tmp_path / "no-run", gpt2)
 
 
 def test_damaged_exports_are_refused(tmp_path: Path, capsys) -> None:
@@ -201,10 +209,11 @@ def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsy
     """Convert from the original names, load with a processor, and convert back."""
     pytest.importorskip("sentencepiece")
     torch.manual_seed(0)
-    config = QuestionAnsweringConfig(
-        **SIZES, placement="sub", image_size=8, patch_size=4, vocab_size=60, max_length=20,
-        embedding_scale="none", answers=2,
-    )  # fmt: skip
+    values = {
+        **SIZES, "placement": "sub", "image_size": 8, "patch_size": 4, "vocab_size": 60,
+        "max_length": 20, "embedding_scale": "none",
+    }  # fmt: skip
+    config = QuestionAnsweringConfig(**values, answers=2)
     state, args = write_weights(QuestionAnswerer(config).eval(), "beit3")
     source, ours = tmp_path / "beit3_base_patch16_480_vqa.pth", tmp_path / "ours"
     torch.save({"model": state, "args": Namespace(**args)}, source)
@@ -226,3 +235,9 @@ def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsy
     assert run(tmp_path / "back", tmp_path / "again") == 0
     given = (ours, tmp_path / "theirs", "--to", "beit3", "--labels", labels)
     assert "are for BEiT-3 weights" in refused(capsys, "convert", *given)
+    labels.write_text('{"answer": "no", "label": 0}\n')
+    given = (source, tmp_path / "fewer", "--labels", labels)
+    assert "1 class names for 2 classes" in refused(capsys, "convert", *given)
+    state, args = write_weights(VisualReasoner(VisualReasonerConfig(**values)), "beit3")
+    torch.save({"model": state, "args": Namespace(**args)}, source)
+    assert "fine-tuned on VQA, not for a VisualReasoner" in refused(capsys, "convert", *given)

@@ -112,6 +112,8 @@ def test_texts_are_truncated_and_names_of_files_refused(tmp_path: Path) -> None:
     for named in ("cat.png", ["cat.png"], Path("cat.png")):
         with pytest.raises(TypeError, match=r"Open cat\.png with PIL\.Image\.open"):
             processor(images=named)
+    with pytest.raises(ValueError, match="the same number of images"):
+        processor(images=[[np.zeros((8, 8), np.uint8)] * count for count in (1, 3)])
 
 
 def test_byte_tokenizers_are_saved_for_magneto_only(tmp_path: Path) -> None:
