@@ -132,7 +132,8 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
     if by_kind["image"]:
         if len(classes := classes_of(folder, by_kind["image"])) < 2:
             found = quantity(len(by_kind["image"]), "images")
-            return [Candidate("image-modelling", f"{found} without labels")]
+            unused = f" ({tables[0].name} has no column of image files)" if tables else ""
+            return [Candidate("image-modelling", f"{found} without labels{unused}")]
         return [Candidate("image-classification", f"images in {len(classes)} folders")]
     if texts := [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]:
         as_text = language_modelling(quantity(len(texts), "files") + " of text")
@@ -245,7 +246,7 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
             return [Candidate("transducer", f"a recording and its {text}")]
         raise table.no_column("text")
     languages = [name for name, kind in kinds.items()
-                 if kind in words and LANGUAGE.fullmatch(name)]  # fmt: skip
+                 if kind == "text" and LANGUAGE.fullmatch(name)]  # fmt: skip
     if len(languages) > 1 or "translation" in kinds:
         return [translation_candidate(languages or ["en"])]
     return text_candidates(table, kinds, text or question, label)
@@ -280,14 +281,14 @@ def text_candidates(
 ) -> list[Candidate]:
     plain = {name.strip().lower(): name for name in table.columns}
     texts = [name for name, kind in kinds.items() if kind == "text" and name != label]
-    # A column of single words, such as names, is a text only if no other column is one.
-    texts = [name for name in texts if has_phrases(table, name)] or texts
+    phrases = [name for name in texts if has_phrases(table, name)]
     pair = next(([plain[first], plain[second]] for first, second in PAIRS
                  if {first, second} <= plain.keys()), [])  # fmt: skip
-    if not pair and len(texts) == 2 and text in (None, plain.get("title")):
-        pair = texts
+    if not pair and len(phrases) == 2 and text in (None, plain.get("title")):
+        pair = phrases
     if text is None and texts:
-        text = max(texts, key=lambda name: length_of(table, name))
+        # A column of single words, such as names, is a text only if no other column is one.
+        text = max(phrases or texts, key=lambda name: length_of(table, name))
     if text is None:
         columns = ", ".join(f"{abbreviate(name)} ({kind})" for name, kind in kinds.items())
         raise ValueError(f"no task fits the columns of {table.where}: {columns}. The page 'A new "

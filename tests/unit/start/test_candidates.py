@@ -29,6 +29,7 @@ def table(path: Path, *columns: str, separator: str = ",") -> Path:
         "right": lambda n: f"r{n}.jpg", "label": lambda n: "ab"[n % 2],
         "truth": lambda n: ["true", "false"][n % 2], "score": lambda n: f"{n * 0.37:.2f}",
         "answer": lambda n: ["yes", "no"][n % 2], "age": lambda n: str(n), "id": lambda n: str(n),
+        "dx": lambda n: "cd"[n % 2], "dx_type": lambda n: "ef"[n % 2],
         "class": lambda n: "",
     }  # fmt: skip
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -56,6 +57,7 @@ def tasks(source: Path) -> list[str]:
     (["text", "label"], ["text-classification"]),
     (["premise", "hypothesis", "label"], ["text-classification"]),
     (["en", "de"], ["translation"]),
+    (["label", "text", "dx", "dx_type"], ["text-classification"]),
     (["text"], ["causal-lm", "masked-lm"]),
     # Which column is the label?
     (["text", "truth", "answer"], ["text-classification", "causal-lm", "masked-lm"]),
@@ -154,7 +156,8 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     assert "index.csv, the first of 2 tables" in candidates(str(tmp_path))[0].reason
     (tmp_path / "other.csv").unlink()
     index.write_text("note\nthese are pictures\n", encoding="utf-8")
-    assert tasks(tmp_path) == ["image-modelling"]
+    [found] = candidates(str(tmp_path))
+    assert found.reason == "12 images without labels (index.csv has no column of image files)"
 
 
 def test_lines_without_a_blank_one_are_documents(tmp_path: Path) -> None:
