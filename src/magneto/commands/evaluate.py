@@ -43,9 +43,10 @@ SUPPORTED = {
     "answers": ("visual-question-answering",),
     "write": ("translation", "transducer"),
     "directions": ("translation",),
-    "splits": ("transducer",),
-    "normaliser": ("transducer",),
-    "include": ("tasks",),
+    "beams": ("translation", "transducer"),
+    **dict.fromkeys(("length-penalty", "longest", "batch-size"), ("translation",)),
+    **dict.fromkeys(("splits", "normaliser", "search", "symbols-per-frame"), ("transducer",)),
+    **dict.fromkeys(("num-fewshot", "seeds", "max-length", "include"), ("tasks",)),
 }
 
 
@@ -108,8 +109,9 @@ def main(words: Sequence[str]) -> int:
     special = "tasks" if args.tasks is not None else "features" if args.features else None
     run_task(args.run, overrides, f"evaluate --{special}" if special else None)
     kind = special or open_run(args.run).task
+    given = {word.partition("=")[0] for word in words}
     for option, kinds in {"keep": () if special else (kind,), **SUPPORTED}.items():
-        if getattr(args, option) is not None and kind not in kinds:
+        if f"--{option}" in given and kind not in kinds:
             described = f"--{special}" if special else f"{kind} runs"
             raise ConfigError([f"--{option} has no effect with {described}; omit it"])
     if special and not is_main_process():
@@ -254,7 +256,7 @@ def check_answers(args: argparse.Namespace) -> None:
 
 
 def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from magneto.runs import load_run, run_tokenizer
+    from magneto.runs import load_run, other_data, run_tokenizer
     from magneto.translation.prepare import read_tags
     from magneto.translation.task import (
         TextTranslator,
@@ -269,12 +271,17 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     if args.data:
         known = read_tags(Path(run_tokenizer(args.run)))
         texts = read_test_texts(args.data, data, known, args.directions, args.limit)
-        overrides |= {"data.languages": ",".join(known)}
+        # The recipe's limit applies to evaluation during training only.
+        other = other_data(args.run, args.data) | {"data.validation_limit": None}
+        overrides = {**other, **overrides, "data.languages": ",".join(known)}
     else:
         texts = select_directions(read_validation_texts(data, args.limit), args.directions)
-    overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
+    selected = {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
     overrides |= {"data.select_by": "loss"}  # the translations are scored below
+    # Other directions in the recipe would tokenise the training text again.
+    overrides |= selected if args.data else {}
     opened: Any = load_run(args.run, args.weights, overrides)
+    opened.task.directions = list(texts.texts)
     source = args.data or data.source
     # The loss covers sentences that pass the recipe's filters. BLEU and chrF cover all sentences.
     metrics, _ = opened.evaluate(args.limit, progress)
@@ -291,7 +298,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     result |= describe_scores(texts.split, scores, data.pivot_language)
     result["search"] = {name: getattr(how, name) for name in ("beams", "length_penalty", "longest")}
     averages = {name: result[f"{name}_average"]["both"] for name in ("bleu", "chrf")}
-    keep(args, overrides, opened.weights, {**metrics, **averages})
+    keep(args, overrides | selected, opened.weights, {**metrics, **averages})
     return answer(args, result, score_lines(result, scores))
 
 

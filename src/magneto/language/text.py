@@ -28,7 +28,12 @@ from magneto.data.cache import (
     is_cached,
     map_array,
 )
-from magneto.data.documents import DOCUMENTS, documents_fingerprint, open_documents
+from magneto.data.documents import (
+    DOCUMENTS,
+    Documents,
+    documents_fingerprint,
+    open_documents,
+)
 from magneto.data.problems import Counts
 from magneto.data.sources import VALIDATION_ORDER, hash_of, held_out_limit
 from magneto.data.stream import make_batch
@@ -69,18 +74,23 @@ class PreparedText:
     digest: str
 
 
+def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
+    """Return the training documents, and the validation documents if they are separate."""
+    splits = open_documents(config.source, config.text_field, config.document)
+    train = splits.get("train") or next(iter(splits.values()))
+    if config.validation_source is None:
+        return train, splits.get("validation") if "train" in splits else None
+    other = open_documents(config.validation_source, config.text_field, config.document)
+    return train, next(other[name] for name in VALIDATION_ORDER if name in other)
+
+
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
     """Yield the documents of "train" or "validation".
 
     If there is neither a validation split nor a validation source, a hash chooses whole documents
     for validation.
     """
-    splits = open_documents(config.source, config.text_field, config.document)
-    train = splits.get("train") or next(iter(splits.values()))
-    validation = splits.get("validation") if "train" in splits else None
-    if config.validation_source is not None:
-        other = open_documents(config.validation_source, config.text_field, config.document)
-        validation = next(other[name] for name in VALIDATION_ORDER if name in other)
+    train, validation = open_splits(config)
     if validation is not None:
         yield from (validation if split == "validation" else train)(counts)
         return
@@ -110,10 +120,9 @@ def tokenize_source(config: TextDataConfig, progress: Progress) -> PreparedText:
     if not is_cached(cache, progress):
         with create_cached(cache) as directory:
             _write_cache(config, directory, progress)
-    if config.tokenizer == "bpe":
-        # A run stores the trained tokenizer, which must lead to the same cache.
-        named = replace(config, tokenizer=str(cache))
-        add_alias(cache, _cache_path(config, "text", _tokenizer_name(named)))
+    # A run stores its tokenizer, which must lead to the same cache.
+    stored = _tokenizer_name(replace(config, tokenizer=str(cache)))
+    add_alias(cache, _cache_path(config, "text", stored))
     return _open(cache)
 
 
@@ -190,7 +199,7 @@ def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts:
     few = counts[DOCUMENTS] * config.validation_fraction < 1
     if not counts[DOCUMENTS]:
         advice = f"The source has {counts.describe(DOCUMENTS)}."
-    elif split != "validation" or config.validation_source is not None or not few:
+    elif split != "validation" or not few or open_splits(config)[1] is not None:
         advice = "Give more text, or lower data.max_length."
     else:
         advice = (

@@ -187,9 +187,8 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
     if not is_cached(cache, progress):
         with create_cached(cache) as directory:
             CacheWriter(config, progress).write(directory)
-    if config.tokenizer in TRAINED:
-        # A run stores the trained vocabulary, which must lead to the same cache.
-        add_alias(cache, _cache_path(replace(config, tokenizer=str(cache))))
+    # A run stores its vocabulary, which must lead to the same cache.
+    add_alias(cache, _cache_path(replace(config, tokenizer=str(cache))))
     return _open(cache)
 
 

@@ -52,9 +52,13 @@ class Translation(Task):
     """Translation task. The loss is in nats per target token.
 
     A batch is a list of padded groups. `training.batch_size` counts groups.
+
+    Attributes:
+        directions: Directions to evaluate, or None for all directions of the data.
     """
 
     unit = "tokens"
+    directions: Sequence[LanguagePair] | None = None
     model_config: TranslationConfig
     data_config: ParallelDataConfig
 
@@ -142,7 +146,8 @@ class Translation(Task):
 
     @cached_property
     def _validation_maker(self) -> GroupMaker:
-        return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
+        directions = self.text.directions if self.directions is None else self.directions
+        return GroupMaker(self.text.validation, self.vocabulary, directions)
 
     def validation_batches(self) -> Sequence[Group]:
         count = len(self.validation_groups)

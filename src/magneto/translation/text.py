@@ -334,7 +334,8 @@ class TrainingText:
         if split == "train" and not self.has_training:
             return
         if self.other is not None and split == "validation":
-            own = next((s for s in VALIDATION_ORDER if pair in self.other.pairs(s)), None)
+            order = VALIDATION_ORDER if self.has_training else TEST_SPLITS
+            own = next((s for s in order if pair in self.other.pairs(s)), None)
             if own is not None:
                 yield from self.other.read(*pair, own, counts)
         elif self.other is not None or pair in self.text.pairs("validation"):
@@ -419,10 +420,11 @@ def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> Refe
     text, counts = TrainingText(config), Counts()
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
+    by_pair = {pair: list(islice(text.texts(pair, "validation", counts, set()), limit))
+               for pair in text.pairs}  # fmt: skip
     texts = {}
     for one, other in text.directions:
-        pair = (min(one, other), max(one, other))
-        if found := list(islice(text.texts(pair, "validation", counts, set()), limit)):
+        if found := by_pair[min(one, other), max(one, other)]:
             texts[one, other] = found if one < other else [(b, a) for a, b in found]
     del counts[READ]
     return ReferenceTexts("validation", texts, [], counts)

@@ -13,6 +13,7 @@ from magneto.commands.translate import parser, search_of
 from magneto.config import ConfigError
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.hf import BeamSearch
+from magneto.translation.prepare import CacheWriter
 from magneto.translation.text import ReferenceTexts, select_directions
 from tests.commands import Pieces, answer, outcome, refused
 
@@ -149,8 +150,10 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
 
 
 def test_validation_sentences_have_loss_and_scores_of_the_directions_asked_for(
-    run: Path, capsys
+    run: Path, capsys, monkeypatch
 ) -> None:
+    """The text is not tokenised again."""
+    monkeypatch.setattr(CacheWriter, "write", lambda *_: pytest.fail("tokenised again"))
     words = ["evaluate", run, *SEARCH]
     found = answer(capsys, *words)
     assert list(found["bleu"]) == ["en-de", "en-fr", "de-en", "fr-en"]
@@ -184,7 +187,10 @@ def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> Non
     assert code == 0
     found = json.loads(out)
     assert found["sentences"] == {"en-de": 8, "de-en": 8} and found["split"] == "test"
-    assert found["loss"] > 0 and "left out because the model lacks them: it" in err
+    assert "left out because the model lacks them: it" in err
+    both = ["--data.source", source, "--data.validation_source", source]
+    own = answer(capsys, *words[:-2], *both, "--data.directions", "en-de,de-en")
+    assert found["loss"] == own["loss"] != answer(capsys, *words[:-2])["loss"]
     for direction in ("en-de", "de-en"):
         written = (tmp_path / "out" / f"{direction}.txt").read_text().split("\n")
         assert written.pop() == "" and len(written) == 8

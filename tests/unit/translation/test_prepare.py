@@ -78,9 +78,10 @@ def test_prepared_once_and_anew_when_anything_changes(
     source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run keeps its vocabulary; to open it must not tokenise the text again."""
-    first = prepare(source, tokenizer="bpe", vocab_size=300)
-    (source / "run").mkdir()
-    first.vocabulary.save(source / "run")
+    first, of_bytes = prepare(source, tokenizer="bpe", vocab_size=300), prepare(source)
+    for name, prepared in (("run", first), ("bytes", of_bytes)):
+        (source / name).mkdir()
+        prepared.vocabulary.save(source / name)
     prepare(source, tokenizer="bpe", vocab_size=300, max_ratio=2)
     file = ParallelDataConfig(tokenizer=str(source / "run" / "tokenizer.json"))
     assert prepare_module.stored_languages(file) == ["de", "en", "fr"]  # the tags are beside it
@@ -89,7 +90,8 @@ def test_prepared_once_and_anew_when_anything_changes(
         for tokenizer in ("bpe", str(source / "run")):
             again = prepare(source, tokenizer=tokenizer, vocab_size=300)
             assert np.array_equal(again.train.tokens, first.train.tokens)
-    assert len([path for path in cache.glob("parallel-*") if not path.is_symlink()]) == 2
+        assert prepare(source, tokenizer=str(source / "bytes")).digest == of_bytes.digest
+    assert len([path for path in cache.glob("parallel-*") if not path.is_symlink()]) == 3
 
 
 def test_every_change_has_a_cache_of_its_own(source: Path) -> None:

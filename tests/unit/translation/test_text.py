@@ -278,7 +278,10 @@ def test_a_held_out_sentence_is_held_out_in_every_language(tmp_path: Path) -> No
 
 
 def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
-    folder = write(tmp_path, {"test.en": ["one", "two"], "test.de": ["eins", "zwei"]})
+    """The test split is preferred, as for translations."""
+    folder = write(tmp_path, {
+        "test.en": ["one", "two"], "test.de": ["eins", "zwei"], "dev.en": "x\n", "dev.de": "y\n",
+    })  # fmt: skip
     prepared = prepare(folder, validation_source=str(folder))
     assert sentences(prepared, "validation", ("de", "en")) == [("eins", "one"), ("zwei", "two")]
     assert prepared.train.ranges == {("de", "en"): (0, 0)}
