@@ -338,7 +338,6 @@ def generate(words: Sequence[str]) -> int:
 def continue_text(args: argparse.Namespace) -> int:
     from magneto import hf
 
-    opened: Any = load_run(args.run, args.weights, {})
     how = hf.Sampling(
         new_tokens=args.new_tokens,
         temperature=args.temperature,
@@ -348,6 +347,7 @@ def continue_text(args: argparse.Namespace) -> int:
         count=args.count,
         seed=args.seed,
     )
+    opened: Any = load_run(args.run, args.weights, {})
     prompt = args.prompt
     if is_standard_input(prompt):
         prompt = open_standard_input().read().decode("utf-8", errors="replace").rstrip("\n")

@@ -113,8 +113,10 @@ def read_texts(config: ClassificationDataConfig) -> LabelledTexts:
     validation = {"": held}
     if mismatched := (other or splits).get("mismatched"):
         validation["mismatched"] = mismatched
-    checked = {f"{name or 'validation'} rows": rows for name, rows in validation.items()}
-    checked = {"rows": train} if evaluation_only else {"training rows": train, **checked}
+    if evaluation_only:
+        train = held
+    first = {"rows": held} if evaluation_only else {"training rows": train, "validation rows": held}
+    checked = first | {f"{name} rows": rows for name, rows in validation.items() if name}
     for name, rows in checked.items():
         _check_count(source, name, rows, config, counts)
     labels = () if config.regression else _classes(config, known, counts)
@@ -269,15 +271,15 @@ def labelled_rows(
     def read(values: list[Any]) -> tuple[TextPair, str] | None:
         text, second, label = values
         pair = as_pair(text, second, config.paired)
-        word = "" if label is None else str(label).strip()
+        word, end = "" if label is None else str(label), config.label_delimiter
+        word = (word.partition(end)[0] if end else word).strip()
         if is_empty(pair):
             counts[EMPTY] += 1
         elif not is_finite(word) if config.regression else word in unknown:
             counts[UNLABELLED] += 1
         else:
             counts[ROWS] += 1
-            end = config.label_delimiter
-            return pair, word.partition(end)[0] if end else word
+            return pair, word
         return None
 
     rows = text_values(table, config, "label")

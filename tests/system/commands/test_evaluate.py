@@ -107,6 +107,8 @@ def test_mistakes_are_one_line(place: Path, capsys, monkeypatch) -> None:
         ("--tasks winogrande --include nowhere", "--include: no folder nowhere"),
         ("--tasks winogrande --num-fewshot 6", "only 5 demonstrations"),
         (f"--tasks hellaswag,winogrande {one}", "several tasks need a folder"),
+        ("--tasks hellaswag --keep it", "--keep has no effect with --tasks; omit it"),
+        ("--num-fewshot=4", "--num-fewshot has no effect with causal-lm runs"),
     ):
         assert message in refused(capsys, *words_of(place, words))
 

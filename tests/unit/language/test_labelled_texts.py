@@ -173,6 +173,8 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         write(tmp_path / name / f"{name}.tsv", 3)
     alone = str(write(tmp_path / "other.tsv", 1, "3"))
+    table = tmp_path / "split.csv"
+    table.write_text("text,label,split\na,x,train\nb,z,validation\n")
     labels = {"validation_source": alone, "labels": ("x", "y")}
     number = {"validation_source": alone, "target": "number"}
     for source, changes, words in (
@@ -185,6 +187,7 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
         (tmp_path / "rows", {}, "has no file named train or training or .*, only rows"),
         (alone, labels, r"other\.tsv: unknown labels in the rows \('3'\)"),
         (alone, number, r"other\.tsv has 1 row \(a correlation needs"),
+        (table, labels | {"validation_source": str(table)}, r"unknown labels in the rows \('z'\)"),
     ):  # fmt: skip
         with pytest.raises((ValueError, FileNotFoundError), match=words):
             load(Path(source), **changes)
@@ -240,6 +243,9 @@ def test_word_order_is_balanced_and_tells_nothing_by_words(monkeypatch: pytest.M
 
 def test_a_mark_may_end_the_label(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
+    path.write_text("label\ttext\n:x\tone\nLOC :y\ttwo\n")
+    rows, counts = read(path, label_delimiter=":")
+    assert rows == [("two", None, "LOC")] and counts[UNLABELLED] == 1
     labels = ("LOC:x", "LOC:y", "DESC:z")
     rows = "".join(f"{labels[i % 3]}\tWhy {i} ?\n" for i in range(99))
     path.write_text("label\ttext\n" + rows)

@@ -121,6 +121,12 @@ def test_too_little_text(tmp_path: Path) -> None:
     config = TextDataConfig(source=str(tmp_path / "a.txt"), tokenizer="bytes")
     with pytest.raises(ValueError, match=r"too few for one sequence of 512.* data\.max_length"):
         prepare_text(config, SILENT)
+    (tmp_path / "whole").mkdir()
+    for name, count in (("train", 300), ("valid", 1)):
+        (tmp_path / "whole" / f"{name}.txt").write_text("Some words. " * count)
+    config = TextDataConfig(source=str(tmp_path / "whole"), tokenizer="bytes", max_length=64)
+    with pytest.raises(ValueError, match=r"13 validation tokens.* of 64. Give more text"):
+        prepare_text(config, SILENT)
     (tmp_path / "b.jsonl").write_text('{"words": "a b"}\n' * 9)
     config = TextDataConfig(source=str(tmp_path / "b.jsonl"), tokenizer="bytes")
     with pytest.raises(ValueError, match=r"has 0 documents \(9 malformed .* in field 'text'"):
