@@ -61,6 +61,7 @@ OTHER_FILES = "files of other kinds left out"
 NESTED = "in nested folders, labelled by the outer folder"
 # Endings of files in class folders, by kind.
 FOLDER_ENDINGS = {**ENDINGS, "text": (".txt",)}
+METADATA = ("metadata.csv", "metadata.jsonl")
 # First bytes of media by the name of the hub library's feature.
 BEGINNINGS = {
     "Image": re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF....WEBP|II\*\0|MM\0\*|P[1-6]\s"
@@ -113,7 +114,7 @@ def read_source(
         parts = shards_by_split(path, shards)
         return {split: read_shards(own, counts, progress) for split, own in parts.items()}
     files = find_files(path)
-    if "train" in files:
+    if files := files if "train" in files else find_metadata(path):
         return {split: read_file(file, counts) for split, file in files.items()}
     own = layout(path, counts) if layout else {}
     if not own and kind not in ENDINGS:
@@ -145,6 +146,20 @@ def find_files(
     for one, other, *_ in (paths for paths in found.values() if len(paths) > 1):
         raise ValueError(f"two files for one split: {one} and {other}. Remove one.")
     return {split: paths[0] for split, paths in found.items()}
+
+
+def find_metadata(folder: Path) -> dict[str, Path]:
+    """Find train/metadata.csv and similar tables, and return their paths by split.
+
+    This is the layout of Hugging Face's imagefolder and audiofolder: the folder of each split has a
+    table, metadata.csv or metadata.jsonl, beside its files. Without a table in each split, return
+    an empty dictionary.
+    """
+    splits = standard_splits({path.name.lower(): path for path in sorted(folder.iterdir())})
+    tables = {split: [place / name for name in METADATA if (place / name).is_file()]
+              for split, place in splits.items()}  # fmt: skip
+    complete = "train" in tables and all(tables.values())
+    return {split: found[0] for split, found in tables.items()} if complete else {}
 
 
 def read_file(path: Path, counts: Counts) -> Table:

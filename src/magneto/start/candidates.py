@@ -24,7 +24,7 @@ from magneto.data.files import (
     unpacked_name,
     walk_files,
 )
-from magneto.data.formats import find_files, read_source
+from magneto.data.formats import find_files, find_metadata, read_source
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
 from magneto.data.problems import Counts, quantity
 from magneto.data.sources import SPLITS, has_parquet, parse_source
@@ -118,6 +118,8 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         return table_candidates(first_table(source), given)
     if codes := parallel_files(files):
         return [translation_candidate(codes)]
+    if find_metadata(folder):
+        return table_candidates(first_table(source), given)
     if tables := [path for path in files if has_ending(path, RECORDS) and path.parent == folder]:
         if "train" in find_files(folder):
             return table_candidates(first_table(source), given)

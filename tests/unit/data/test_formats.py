@@ -41,6 +41,21 @@ def test_files_of_records(tmp_path: Path) -> None:
             assert counts[MALFORMED] == 1 and str(path) in counts.named[MALFORMED][0]
 
 
+def test_tables_in_the_folders_of_splits(tmp_path: Path) -> None:
+    for split, rows in (("train", 3), ("val", 2)):
+        (tmp_path / split).mkdir()
+        records = [json.dumps({"file_name": f"{n}.png", "text": split}) for n in range(rows)]
+        (tmp_path / split / "metadata.jsonl").write_text("\n".join(records))
+        for n in range(rows):
+            (tmp_path / split / f"{n}.png").write_bytes(b"")
+    tables = read_source(str(tmp_path), Counts())
+    assert {split: table.values("text") for split, table in tables.items()} == {
+        "train": ["train"] * 3, "validation": ["val"] * 2}  # fmt: skip
+    assert tables["validation"].root == tmp_path / "val"
+    (tmp_path / "val" / "metadata.jsonl").unlink()
+    assert "text" not in read_source(str(tmp_path), Counts())["train"].columns
+
+
 def test_long_texts_of_a_tar_file_are_left_out(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(files, "LINE_BYTES", 9)
     path, counts = (
