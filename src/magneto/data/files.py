@@ -325,6 +325,7 @@ def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
             why = str(error).replace("unexpected end of data", "unclosed quote")
             counts.record(MALFORMED, f"{path}, line {first}", why)
             counts[MALFORMED] += rows.line_num - first
+            yield []  # blank, so that the next row is not taken for this one, or for the header
 
 
 def is_table(path: Path) -> bool:

@@ -17,7 +17,7 @@ import pytest
 
 from magneto.data import files
 from magneto.data.documents import read_documents, source_files
-from magneto.data.files import has_ending, open_text, read_lines, read_list
+from magneto.data.files import has_ending, open_text, read_lines, read_list, stream_records
 from magneto.data.problems import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.language.config import TRAIN, ClassificationDataConfig
 from magneto.language.labelled_texts import read_tables, read_texts
@@ -214,6 +214,16 @@ def test_lines_that_a_quote_swallows_are_counted(tmp_path: Path) -> None:
         path, counts = write(tmp_path, reader, content), Counts()
         assert reader.read(path, counts) == left and counts[MALFORMED] == 2
         assert counts.named[MALFORMED][0].startswith(f"{path}, line 4: ")
+
+
+def test_a_malformed_row_is_no_other_row(tmp_path: Path) -> None:
+    """The next row keeps its number, and is not the header."""
+    path, counts = tmp_path / "a.csv", Counts()
+    path.write_text('text,label\na,b\n"x"y,c\nd\n')
+    assert list(stream_records(path, counts)) == [{"text": "a", "label": "b"}]
+    assert counts.named[MALFORMED][1] == f"{path}, row 4: 1 cells instead of 2"
+    path.write_text('"te"xt,label\na,b\n')
+    assert list(stream_records(path, counts)) == []
 
 
 def test_a_list_that_is_nested_too_deeply_or_has_halves_of_characters(tmp_path: Path) -> None:
