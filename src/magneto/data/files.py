@@ -281,9 +281,7 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
 
 
 def non_negative_integer(record: Any, key: str) -> int:
-    if not isinstance(record, dict):
-        raise BadRecord("not a JSON object")
-    value = record.get(key)
+    value = _as_object(record).get(key)
     if type(value) is not int or not 0 <= value < LARGEST:
         raise BadRecord(f"{key} must be a whole number, not {abbreviate(value)}")
     return value
@@ -359,7 +357,7 @@ def stream_records(
         return read(_as_object(parse_value(line, counts))) if line.strip() else None
 
     if path.suffix == ".tar":
-        return read_each(_members(path, counts), parse_member, counts, f"{path}, member")
+        return read_each(_texts(path, counts), parse_member, counts, f"{path}, member")
     if is_table(path):
         header, cells = open_table(path, counts)
         return read_rows(path, cells, header, counts, read)
@@ -374,34 +372,35 @@ def _is_list(path: Path) -> bool:
         return file.peek(1 << 12).lstrip()[:1] == b"["
 
 
-def tar_members(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files in a tar file.
+def tar_members(shard: Path, counts: Counts) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Yield the open tar file with each regular file in it.
 
-    Raises:
-        tarfile.ReadError: If the tar file is incomplete.
-        BadRecord: If a header is damaged. Python's `tarfile` would stop at a damaged header without
-            an error.
+    The rest of a damaged or incomplete tar file is skipped, and counted as a malformed record.
+    Python's `tarfile` would stop at a damaged header without an error.
     """
-    for member in file:
-        vars(file)["members"] = []  # the reader would keep all of them
-        if member.isreg():
-            yield member
-    assert file.fileobj is not None
-    file.fileobj.seek(file.offset)
-    if file.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
-        raise BadRecord(f"damaged at byte {file.offset:,}; the rest is skipped")
-
-
-def _members(shard: Path, counts: Counts) -> Iterator[tuple[str, bool]]:
     try:
         with guarded(), tarfile.open(shard, "r:") as file:
-            for member in tar_members(file):
-                place, is_json = shard / member.name, member.name.lower().endswith(".json")
-                if not (is_json or member.name.lower().endswith(".txt")):
-                    continue
-                if member.size > LINE_BYTES:
-                    counts.record(LONG_LINES, str(place), f"longer than {LINE_BYTES:,} bytes")
-                elif opened := file.extractfile(member):
-                    yield decode_line(opened.read(), counts, place, 1), is_json
+            end = shard.stat().st_size
+            for member in file:
+                vars(file)["members"] = []  # the reader would keep all of them
+                if member.size < 0 or member.offset_data + member.size > end:
+                    raise tarfile.ReadError("unexpected end of data")
+                if member.isreg():
+                    yield file, member
+            assert file.fileobj is not None
+            file.fileobj.seek(file.offset)
+            if file.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise BadRecord(f"damaged at byte {file.offset:,}; the rest is skipped")
     except BadRecord as error:
         counts.record(MALFORMED, str(shard), str(error))
+
+
+def _texts(shard: Path, counts: Counts) -> Iterator[tuple[str, bool]]:
+    for file, member in tar_members(shard, counts):
+        place, name = shard / member.name, member.name.lower()
+        if not name.endswith((".json", ".txt")):
+            continue
+        if member.size > LINE_BYTES:
+            counts.record(LONG_LINES, str(place), f"longer than {LINE_BYTES:,} bytes")
+        elif opened := file.extractfile(member):
+            yield decode_line(opened.read(), counts, place, 1), name.endswith(".json")

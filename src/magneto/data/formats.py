@@ -31,7 +31,7 @@ from magneto.data.files import (
     walk_files,
 )
 from magneto.data.media import ENDINGS, Files, HubMedia, MediaColumn, Members
-from magneto.data.problems import MALFORMED, BadRecord, Counts, guarded
+from magneto.data.problems import BadRecord, Counts, guarded
 from magneto.data.sources import (
     SPLIT_NAMES,
     HubDataset,
@@ -299,24 +299,18 @@ def _kept_index(shards: Sequence[Path], progress: Progress) -> dict[str, Any]:
 
 
 def _shard_examples(shard: Path, number: int, counts: Counts) -> Iterator[tuple[str, Any, Any]]:
-    end, key = shard.stat().st_size, ""
+    key = ""
     members: dict[str, tuple[tuple[int, int, int], Any]] = {}
-    try:
-        with guarded(), tarfile.open(shard, "r:") as file:
-            for member in tar_members(file):
-                if member.size < 0 or member.offset_data + member.size > end:
-                    raise tarfile.ReadError("unexpected end of data")
-                folder, slash, name = member.name.rpartition("/")
-                stem, _, ending = name.partition(".")
-                if (folder + slash + stem) != key:
-                    if members:
-                        yield key, *_joined(members)
-                    key, members = folder + slash + stem, {}
-                place = (number, member.offset_data, member.size)
-                values = _member_values(file, member, ending.lower(), shard, counts)
-                members[ending.lower()] = (place, values)
-    except BadRecord as error:
-        counts.record(MALFORMED, str(shard), str(error))
+    for file, member in tar_members(shard, counts):
+        folder, slash, name = member.name.rpartition("/")
+        stem, _, ending = name.partition(".")
+        if (folder + slash + stem) != key:
+            if members:
+                yield key, *_joined(members)
+            key, members = folder + slash + stem, {}
+        place = (number, member.offset_data, member.size)
+        values = _member_values(file, member, ending.lower(), shard, counts)
+        members[ending.lower()] = (place, values)
     if members:
         yield key, *_joined(members)
 

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from magneto.config import error_line
-from magneto.data.stream import BatchStream, map_tensors, pinned
+from magneto.data.stream import BatchStream, map_tensors, named_tensors, pinned
 
 # Batches ready or in progress per worker.
 AHEAD = 2
@@ -260,10 +260,8 @@ class SharedBatch:
 
 def share(batch: Any) -> SharedBatch:
     empty = map_tensors(batch, lambda tensor: torch.empty_like(tensor, device="meta"))
-    sizes: list[int] = []
-    map_tensors(empty, lambda tensor: (sizes.append(aligned_bytes(tensor)), tensor)[1])
     file = os.memfd_create("magneto-batch")
-    os.ftruncate(file, max(sum(sizes), 1))
+    os.ftruncate(file, max(sum(map(aligned_bytes, named_tensors(empty).values())), 1))
     places = SharedTensors(file)
     map_tensors(
         batch, lambda tensor: places.next(torch.empty_like(tensor, device="meta")).copy_(tensor)
