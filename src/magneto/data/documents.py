@@ -30,7 +30,6 @@ from magneto.data.files import (
     open_text,
     read_rows,
     stream_records,
-    unpacked_name,
     walk_files,
 )
 from magneto.data.problems import EMPTY, BadRecord, Counts, join_words, read_each
@@ -148,7 +147,7 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
                              "data.text_field. If the file has no header, add one as the first "
                              "line.")  # fmt: skip
         return read_rows(path, rows, header, counts, read)
-    if unpacked_name(path).endswith((*RECORDS, ".tar")):
+    if has_ending(path, (*RECORDS, ".tar")):
         return stream_records(path, counts, read)
     if split not in ("", "train"):
         return iter(())

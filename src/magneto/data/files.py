@@ -62,7 +62,8 @@ def unpacked_name(path: Path) -> str:
 
 
 def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
-    return unpacked_name(path).endswith(endings) and os.path.isfile(path)
+    """Return whether a file ends in one of `endings`, in upper or lower case, also if packed."""
+    return unpacked_name(path).lower().endswith(endings) and os.path.isfile(path)
 
 
 def existing_path(name: str) -> Path:
@@ -327,12 +328,11 @@ def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
 
 
 def is_table(path: Path) -> bool:
-    return unpacked_name(path).endswith((".csv", ".tsv"))
+    return has_ending(path, (".csv", ".tsv"))
 
 
 def open_table(path: Path, counts: Counts) -> tuple[list[str], Iterator[list[str]]]:
-    is_quoted = unpacked_name(path).endswith(".csv")
-    cells = read_quoted(path, counts) if is_quoted else read_tabs(path, counts)
+    cells = (read_quoted if has_ending(path, (".csv",)) else read_tabs)(path, counts)
     return [word.strip() for word in next(cells, [])], cells
 
 
@@ -361,7 +361,7 @@ def stream_records(
     if is_table(path):
         header, cells = open_table(path, counts)
         return read_rows(path, cells, header, counts, read)
-    if unpacked_name(path).endswith(".json") and _is_list(path):
+    if has_ending(path, (".json",)) and _is_list(path):
         rows = read_list(path, None, counts)
         return read_each(rows, lambda row: read(_as_object(row)), counts, f"{path}, record")
     return read_each(read_lines(path, counts), parse_line, counts, f"{path}, line")

@@ -177,7 +177,7 @@ def read_file(path: Path, counts: Counts) -> Table:
         rows = read_rows(path, cells, header, counts, lambda record: list(record.values()))
         found = list(zip(*rows, strict=True))
         columns = dict(zip(names, found or [()] * len(names), strict=True))
-        separator = quoted_separator(path) if unpacked_name(path).endswith(".csv") else "\t"
+        separator = quoted_separator(path) if has_ending(path, (".csv",)) else "\t"
         return table_of_columns(columns, str(path), path.parent, separator)
     records = list(stream_records(path, counts))
     if not records:

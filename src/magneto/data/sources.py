@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from magneto.config import ConfigError
-from magneto.data.files import RECORDS, stream_records, unpacked_name, walk_files
+from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
 from magneto.data.problems import OTHER_SPLITS, Counts
 from magneto.files import import_extra, user_path
 
@@ -103,7 +103,7 @@ def named_splits(files: Iterable[Path]) -> set[str]:
     """
     found: set[str | None] = set()
     for path in files:
-        if unpacked_name(path).endswith(RECORDS):
+        if has_ending(path, RECORDS):
             for record in stream_records(path, Counts()):
                 if "split" not in record or {"train", "validation"} <= found:
                     break

@@ -206,7 +206,7 @@ def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
 
 
 def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
-    if task is None or not unpacked_name(path).endswith((".tsv", ".txt")):
+    if task is None or not has_ending(path, (".tsv", ".txt")):
         return read_file(path, counts)
     rows = list(read_tabs(path, counts))
     first = rows[0] if rows else []

@@ -55,9 +55,9 @@ def test_plain_text_is_cut_at_blank_lines(tmp_path: Path) -> None:
 def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one"))
-    (tmp_path / "b.csv").write_text('id,text\n1,"two,\ntwo"\n')
+    (tmp_path / "b.CSV").write_text('id,text\n1,"two,\ntwo"\n')
     (tmp_path / "b.tsv").write_text('text\tid\n"three"\t1\n')
-    (tmp_path / "c.json").write_text(json.dumps([{"text": "four"}]))
+    (tmp_path / "c.Json").write_text(json.dumps([{"text": "four"}]))
     (tmp_path / "deep" / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "five"}'))
     members = {"1.txt": b"six", "2.json": b'{"text": "seven"}', "3.png": b"x"}
     write_shard(tmp_path / "deep" / "d.tar", members)
