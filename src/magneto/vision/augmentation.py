@@ -237,14 +237,14 @@ class PairedAugmentation:
         self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
     ) -> tuple[int, int, np.ndarray]:
         size, drawn = self.input_format.size, (0, 0, mask)
-        for _ in range(CROPS):
+        for _ in range(CROPS if self.config.largest_share < 1 else 1):
             top = int(random.integers(max(height - size, 0) + 1))
             left = int(random.integers(max(width - size, 0) + 1))
             box = top, left, min(size, height), min(size, width)
             resized = resize_part(mask[..., None], height, width, box, "NEAREST")
             drawn = top, left, resized[..., 0]
             counts = np.bincount(drawn[2][drawn[2] != IGNORED], minlength=1)
-            if (counts > 0).sum() > 1 and counts.max() < self.config.largest_share * counts.sum():
+            if counts.max() < self.config.largest_share * counts.sum():
                 break
         return drawn
 

@@ -331,7 +331,8 @@ def test_no_class_has_nearly_all_of_a_crop() -> None:
         change = PairedAugmentation(FORMAT, config)
         parts = [change(pixels, mask, rng(number))[1] for number in range(40)]
         shares[largest] = np.mean([max((p == 0).mean(), (p == 1).mean()) > 0.75 for p in parts])
-    assert shares[0.75] < 0.5 < shares[1.0] + 0.3
+    # With 1.0, every crop is taken: nine in ten have more than 75 % of one class.
+    assert shares[0.75] < 0.5 and shares[1.0] > 0.75
     mask[1::2, 150:] = 0
     mask[:, ::2] = IGNORED  # which is no second class
     change = PairedAugmentation(FORMAT, PairedAugmentationConfig(resize=(1.0, 1.0)))
