@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import colorsys
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
@@ -234,19 +233,25 @@ def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) ->
 
 
 def overlay_figure(
-    name: str, pixels: np.ndarray, mask: np.ndarray, answer: np.ndarray, names: Sequence[str]
+    number: int,
+    name: str,
+    pixels: np.ndarray,
+    mask: np.ndarray,
+    answer: np.ndarray,
+    names: Sequence[str],
 ) -> Figure:
-    """Draw an image, its mask and the model's segmentation side by side; see `overlay`."""
+    """Draw an image, its mask and the model's segmentation side by side; see `overlay`.
+
+    `number` distinguishes the figures of a report, because two images may have the same `name`.
+    """
     colours, known = class_colours(len(names)), mask != IGNORED
     right = (answer == mask)[known].mean() if known.any() else 0.0
     panels = [Panel(with_channels(pixels, 3), "image"),
               Panel(overlay(pixels, mask, colours), "mask"),
               Panel(overlay(pixels, answer, colours), "model")]  # fmt: skip
-    last = name.rpartition("/")[2]
-    word = re.sub(r"[^a-zA-Z0-9]+", "-", last.rpartition(".")[0] or name).strip("-")
     return Figure(
-        f"segmentation-{word}",
-        f"Segmentation of {last}",
+        f"segmentation-{number}",
+        f"Segmentation of {name.rpartition('/')[2]}",
         f"The image, its mask and the model's segmentation. The segmentation is right for "
         f"{right:.1%} of the pixels that have a class. The percentages in the legend count "
         "the pixels of mask and segmentation together.",

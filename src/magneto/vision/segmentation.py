@@ -371,5 +371,6 @@ def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
         answer = task.segment(model, pixels)
         total += confusion(torch.from_numpy(mask), torch.from_numpy(answer).long(), classes)
         if len(found) < OVERLAYS:
-            found.append(overlay_figure(held.name(index), pixels, mask, answer, task.names))
+            number, name = len(found) + 1, held.name(index)
+            found.append(overlay_figure(number, name, pixels, mask, answer, task.names))
     return [*found, confusion_figure(total.numpy(), task.names, "pixels")] if total.any() else found

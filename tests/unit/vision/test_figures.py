@@ -82,8 +82,8 @@ def test_a_segmentation_beside_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
     pixels = np.full((2, 400, 3), 100, np.uint8)
     mask = np.repeat(np.array([[1, 1, 3, 255]], np.uint8), 100, 1).repeat(2, 0)
     answer = np.repeat(np.array([[1, 3, 3, 1]], np.uint8), 100, 1).repeat(2, 0)
-    figure = figures.overlay_figure("a/b c.d.png", pixels, mask, answer, ["w", "x", "y", "z"])
-    assert "66.7%" in figure.caption and figure.name == "segmentation-b-c-d"
+    figure = figures.overlay_figure(1, "a/b c.d.png", pixels, mask, answer, ["w", "x", "y", "z"])
+    assert "66.7%" in figure.caption and figure.title == "Segmentation of b c.d.png"
     (section,), columns, side, legend = drawn
     assert columns == 3 and side == pytest.approx(400 / figures.DPI)
     assert [words for _, words in legend] == ["x  57.1 %", "z  42.9 %"]

@@ -79,6 +79,16 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
     assert figures_of(task, task.build_model().eval()) == [], "no pair is left to draw"
 
 
+def test_images_of_the_same_name_have_pictures_of_their_own(tmp_path: Path) -> None:
+    write_pairs(tmp_path, [(16, 16)] * 2)
+    for kind in ("images", "annotations"):
+        (tmp_path / kind / "a").mkdir()
+        (tmp_path / kind / "1.png").rename(tmp_path / kind / "a" / "0.png")
+    task = task_of(tmp_path)
+    found = {figure.name: figure.title for figure in figures_of(task, task.build_model().eval())}
+    assert [*found.values()].count("Segmentation of 0.png") == 2
+
+
 NAMES = ["sky", "road", "tree", "car"]
 
 
