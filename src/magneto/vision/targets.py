@@ -342,9 +342,24 @@ class CodePrediction(ImageInputTask):
     @cached_property
     def targets(self) -> CodeTargets:
         """Frozen image tokenizer, on the CPU until training moves it."""
-        data = self.data_config
-        return load_targets(data.image_tokenizer, self.model_config, data.normalisation, self.seed,
-                            self.plain_batches)  # fmt: skip
+        config, data = self.model_config, self.data_config
+        name = data.image_tokenizer
+        if run := tokenizer_run(name):
+            found: Any = load_tokenizer(run[0], config)
+        elif config.codes is None:
+            raise ValueError(f"data.image_tokenizer {name} needs a number of codes: set "
+                             "model.codes")  # fmt: skip
+        elif name == BUILTIN_TOKENIZER:
+            some = islice(self.plain_batches(), SAMPLED_BATCHES)
+            images = (batch["images"][~batch["broken"]] for batch in some)
+            found = PatchTokenizer(config, images, self.seed)
+        else:  # `magneto plan` needs no images: random codes
+            side, _, channels = config.input_sizes
+            draw = torch.Generator().manual_seed(self.seed)
+            shape = -(-config.codes // config.patches), channels, side, side
+            noise = torch.rand(shape, generator=draw)
+            found = PatchTokenizer(config, [2 * noise - 1], self.seed, iterations=0)
+        return CodeTargets(found, data.normalisation).requires_grad_(False).eval()
 
     def codes(self) -> int:
         """Return the number of codes; raise ValueError if the recipe sets another number."""
@@ -370,49 +385,25 @@ class CodePrediction(ImageInputTask):
         return super().save_assets(directory) | {"model.codes": self.codes()}
 
 
-def load_targets(
-    name: str,
-    config: Any,
-    normalisation: str,
-    seed: int,
-    batches: Callable[[], Iterable[Any]],
-) -> CodeTargets:
-    """Return the frozen image tokenizer `name`, on the CPU.
-
-    `name` is the directory of a run, builtin:patches, or builtin:noise. `magneto plan` uses
-    builtin:noise, which has random codes. For builtin:patches, `batches` returns training images in
-    [-1, 1].
-    """
-    if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
-        found: Any = load_tokenizer(user_path(name), config)
-    elif config.codes is None:
-        raise ValueError(f"data.image_tokenizer {name} needs a number of codes: set model.codes")
-    elif name == BUILTIN_TOKENIZER:
-        some = islice(batches(), SAMPLED_BATCHES)
-        found = PatchTokenizer(config, (b["images"][~b["broken"]] for b in some), seed)
-    else:
-        count = -(-config.codes // config.patches)
-        side, _, channels = config.input_sizes
-        draw = torch.Generator().manual_seed(seed)
-        noise = torch.rand((count, channels, side, side), generator=draw)
-        found = PatchTokenizer(config, [2 * noise - 1], seed, iterations=0)
-    return CodeTargets(found, normalisation).requires_grad_(False).eval()
-
-
 def tokenizer_run(name: str) -> tuple[Path, Any] | None:
-    """Return an image tokenizer's run and its model's configuration, or None if built in."""
+    """Return an image tokenizer's run and its model's configuration, or None if built in.
+
+    Raises:
+        ConfigError: If the run is not a run of an image tokenizer.
+        FileNotFoundError: If there is no run.
+    """
     if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         return None
-    from magneto.runs import resolved_recipe  # other users of this module open no run
+    from magneto.runs import resolved_recipe, run_task  # other users of this module open no run
 
     run = user_path(name)
+    run_task(run, {}, VERB)
     return run, resolved_recipe(run, {}).model
 
 
 def load_tokenizer(run: Path, model: ImageInputConfig) -> ImageTokenizer:
-    from magneto.runs import load_run, run_task
+    from magneto.runs import load_run
 
-    run_task(run, {}, VERB)
     task: Any = load_run(run, "auto", {"training.device": "cpu"}).model
     tokenizer: ImageTokenizer = task.tokenizer
     wrong = [

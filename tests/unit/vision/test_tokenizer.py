@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.config import ConfigError
-from magneto.recipe import RUN_FILE
+from magneto.recipe import RUN_FILE, load_recipe
 from magneto.vision.config import ImageModelConfig, ImageTokenizerConfig
 from magneto.vision.targets import (
     BlockMasking,
@@ -24,7 +24,7 @@ from magneto.vision.targets import (
 )
 from magneto.vision.tokenizer import K_MEANS_ITERATIONS, TokenizerDistillation
 from magneto.vision.transforms import InputFormat
-from tests.unit.vision.small import PATCHES, built, small_recipe, small_task
+from tests.unit.vision.small import PATCHES, built, small_task
 
 pytest.importorskip("sklearn")
 
@@ -85,10 +85,9 @@ def test_a_runs_tokenizer(tokenizer_run: Path, tmp_path: Path) -> None:
         load_tokenizer(tokenizer_run, patch_config(patch_size=4))
     with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*tokenizer"):
         load_tokenizer(tokenizer_run.with_name("tokeniser"), patch_config())
-    small_recipe("image-modelling").save(tmp_path / RUN_FILE)
-    (tmp_path / "assets").mkdir()
-    with pytest.raises(ConfigError, match="does not support image-modelling"):
-        load_tokenizer(tmp_path, patch_config())
+    load_recipe("causal-lm/tiny").save(tmp_path / RUN_FILE)
+    with pytest.raises(ConfigError, match="does not support causal-lm"):
+        small_task("image-modelling", data__image_tokenizer=str(tmp_path), model__codes=None)
 
 
 SIZES = {**PATCHES, "code_width": 4, "decoder_depth": 1, "target_width": 5}
