@@ -150,7 +150,7 @@ class ImageTask(ImageInputTask):
         The keys of a batch are "images", "labels" and "broken". `normalisation` replaces the
         normalisation in the data configuration.
         """
-        input_format = self.input_format_of(self.splits.train.peak, normalisation)
+        input_format = self.input_format_of(split.peak, normalisation)
         return evaluation_images(
             split, validation_transform(self.data_config, input_format), input_format.blank,
             self.evaluation_batch,

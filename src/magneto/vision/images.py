@@ -357,6 +357,8 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     If no label is in `classes` and all labels are whole numbers, the labels are used as indices.
     ImageNet-V2, for example, has folders with the names 0 to 999.
 
+    If `classes` is empty, all images become `UNLABELLED`.
+
     Raises:
         ValueError: If an image has an unknown class.
     """
@@ -367,13 +369,15 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     if not numbers.keys() & {*names} and all(map(is_number, names)):
         meant = {name: int(name) for name in names}
         numbers = meant if all(n < len(classes) for n in meant.values()) else numbers
-    unknown = [name for name in names if name not in numbers]
+    unknown = [name for name in names if classes and name not in numbers]
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
         raise ValueError(f"class {unknown[0]!r} is not one of the {len(classes)} known classes, "
                          f"in the split with {first}. Known classes come from data.classes or from "
                          "the training images")  # fmt: skip
-    order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
+    order = np.array(
+        [*(numbers.get(name, UNLABELLED) for name in labels.names), UNLABELLED], np.int64
+    )
     return replace(table, columns={**table.columns, "label": order[labels.numbers]})
 
 

@@ -15,6 +15,7 @@ from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import (
     NOT_PAIRED,
+    UNLABELLED,
     WITHOUT_IMAGE,
     WITHOUT_MASK,
     ImageSplits,
@@ -56,6 +57,9 @@ def test_a_validation_source_of_fewer_classes_keeps_their_numbers(tmp_path: Path
         load(train, validation_source=str(held))
     named = load(train, classes=("cat", "bee", "ant"))
     assert named.train.label(0) == 2
+    # Training images without labels, as in pre-training.
+    found = load(train / "ant", validation_source=str(held))
+    assert found.classes == [] and set(found.validation.labels_of()) == {UNLABELLED}
 
 
 @pytest.mark.parametrize(
