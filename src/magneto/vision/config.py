@@ -8,7 +8,8 @@ from typing import Annotated, Literal, TypeVar
 from annotated_types import Interval
 
 from magneto.config import LARGEST
-from magneto.data.files import existing_path
+from magneto.data.files import existing_path, read_lines
+from magneto.data.problems import StrictCounts
 from magneto.data.sources import builtin_mistakes
 from magneto.fields import (
     Dropout,
@@ -84,7 +85,7 @@ class ImageInputConfig:
     """Height and width of a patch in pixels. Null takes the size from the pre-trained run or image
     tokenizer. Without a run or tokenizer, the size is the smallest patch size with at most 8
     patches per side. The smallest possible value is 2 pixels."""
-    channels: Side | None = 3
+    channels: Literal[1, 3] | None = 3
     """Number of channels of the image. Null takes the number from the pre-trained run or image
     tokenizer. Without a run or tokenizer, null means 1 if all images of a sample are grey, and 3
     otherwise."""
@@ -318,11 +319,11 @@ def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
 
     Raises:
         FileNotFoundError: If the file of names does not exist.
-        ValueError: If a name occurs twice.
+        ValueError: If the file of names is not UTF-8, or if a name occurs twice.
     """
     if data.class_names is None:
         return data.classes
-    lines = existing_path(data.class_names).read_text(encoding="utf-8").splitlines()
+    lines = read_lines(existing_path(data.class_names), StrictCounts())
     names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) < len(names):
         raise ValueError(f"{data.class_names} has a class name twice: make all names different")

@@ -91,7 +91,7 @@ def task_of(source: Path, **data: Any) -> ImageClassification:
 
 def test_classes_are_named_by_a_file(tmp_path: Path) -> None:
     lines = tmp_path / "wnids.txt"
-    lines.write_text("\n".join([*COLOURS, ""]))
+    lines.write_text("\ufeff" + "\n".join([*COLOURS, ""]))  # as some editors save it
     folder = write_colours(tmp_path / "wnids", dict(list(COLOURS.items())[2:4]), 2)
     words = ("red", "green", "blue", "white", "black", "yellow")
     given = {"classes": words, "class_names": str(lines)}
@@ -101,6 +101,9 @@ def test_classes_are_named_by_a_file(tmp_path: Path) -> None:
     assert given_names(ImageClassificationDataConfig(classes=words)) == words
     lines.write_text("a\nb\na\n")
     with pytest.raises(ValueError, match="has a class name twice"):
+        task_of(folder, **given).prepare()
+    lines.write_bytes("café".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"wnids\.txt, line 1: not UTF-8"):
         task_of(folder, **given).prepare()
     with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
         task_of(folder, class_names=str(tmp_path / "wnid.txt")).prepare()

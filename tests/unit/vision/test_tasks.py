@@ -31,7 +31,14 @@ from magneto.vision.images import BROKEN, BY_PILLOW
 from magneto.weights import open_tensors
 from tests.problems import listed
 from tests.recorded_progress import RecordedProgress
-from tests.unit.vision.image_files import class_folders, encoded, photo, write, write_pairs
+from tests.unit.vision.image_files import (
+    class_folders,
+    encoded,
+    photo,
+    write,
+    write_pairs,
+    write_photos,
+)
 from tests.unit.vision.small import SEGMENTER, SHAPE, small_recipe, small_task, train_small
 
 pytest.importorskip("sklearn")
@@ -169,6 +176,14 @@ def test_no_image_s_colours_and_no_mask_s_class_are_overlooked(tmp_path: Path) -
     assert small_recipe("segmentation", **pairs).build_task().classes == 3
 
 
+def test_validation_images_are_normalised_by_their_own_peak(tmp_path: Path) -> None:
+    """White is 1 in photographs of 255 levels, and in the digits of 240."""
+    write_photos(tmp_path, 4)
+    sources = {"data__source": str(tmp_path), "data__validation_source": "builtin:digits"}
+    task = small_task("image-modelling", **sources, model__channels=1)
+    assert task.validation_batches()[0]["images"].max() == 1
+
+
 def test_another_run_s_sizes_come_first(tmp_path: Path) -> None:
     """28 x 28 pixels are read as the 8 x 8 of the encoder, or of the tokenizer."""
     source, run = grey_squares(tmp_path / "images", 28)["data__source"], tmp_path / "run"
@@ -238,6 +253,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
         {**BACKBONE, "positions": "learned", "max_length": 16, "class_token": "learned"},
         "at least 17",
     ),
+    (ImageClassifierConfig, {**BACKBONE, "channels": 2}, "channels must be one of 1, 3"),
     (ImageClassifierConfig, {**BACKBONE, "image_size": 9}, r"\(2\) must divide image_size \(9\)"),
     (ImageTokenizerConfig, {"teacher": "clop"}, "hog, pixels, clip:PATH.*not 'clop'"),
     (ImageModelConfig, {**BACKBONE, "aggregation_layer": 3}, r"below layers \(3\), not 3"),
