@@ -9,6 +9,7 @@ process needs memory for the whole model.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -259,7 +260,8 @@ class RunWeights:
             best = self.run / "best"
             load_pieces(pieces, open_tensors(best), best)
             kept = read_object(best / STATE, "step", "metrics")
-            step, metrics = kept["step"], kept["metrics"]
+            step = kept["step"]
+            metrics = {key: math.nan if x is None else x for key, x in kept["metrics"].items()}
         state = {"step": step, "metrics": plain(metrics)}
         self.writer.write(self.run / "final", {MODEL: pieces}, state)
         if self.config.average_checkpoints:
@@ -281,7 +283,8 @@ class RunWeights:
         kinds = {MODEL: pieces}
         if self.world.is_main_process:
             tensors = named_tensors(batch)
-            kinds["batch"] = {name: piece_of(tensor) for name, tensor in tensors.items()}
+            # safetensors refuses tensors that share memory.
+            kinds["batch"] = {name: piece_of(tensor.clone()) for name, tensor in tensors.items()}
         state = plain({**values, "weights_after_step": step})
         self.writer.write(self.run / "diverged", kinds, state)
 
@@ -330,6 +333,10 @@ class CheckpointWriter:
         in the background failed, this call raises the error.
         """
         self.wait()
+        kinds = {
+            kind: {name: piece for name, piece in pieces.items() if self._is_writer_of(piece)}
+            for kind, pieces in kinds.items()
+        }
         if not self.background:
             self._write(directory, kinds, state, after)
             return
@@ -367,9 +374,8 @@ class CheckpointWriter:
             for kind, pieces in kinds.items():
                 sharded = any(piece.sharded for piece in pieces.values())
                 name = f"{kind}{self._shard_suffix() if sharded else ''}.safetensors"
-                mine = {key: piece for key, piece in pieces.items() if self._is_writer_of(piece)}
-                if mine or (self.world.is_main_process and not sharded):
-                    manifest[name] = write_tensors(temporary / name, mine)
+                if pieces or self.world.is_main_process:
+                    manifest[name] = write_tensors(temporary / name, pieces)
                 if sharded:
                     indices[kind] = {
                         key: {
@@ -377,7 +383,7 @@ class CheckpointWriter:
                             "dtype": str(piece.tensor.dtype).removeprefix("torch."),
                             "pieces": [{"file": name, "rows": [piece.start, piece.stop]}],
                         }
-                        for key, piece in mine.items()
+                        for key, piece in pieces.items()
                     }
             everyone = gather_lists([(manifest, indices)], self.world, self.group)
             if self.world.is_main_process:
@@ -500,6 +506,7 @@ def save_checkpoint(state: Any, pending: list[dict[str, Any]]) -> None:
         "detector": state.detector.state_dict(),
         "best": state.weights.best,
         "metrics": state.metrics,
+        "evaluated": state.evaluated,
         "recipe": state.recipe,
     }
     state.weights.save_checkpoint(kinds, values)
@@ -515,6 +522,7 @@ def load_checkpoint(state: Any, directory: Path) -> None:
             load_pieces(pieces, open_tensors(directory, AVERAGE), directory)
     held = read_object(directory / STATE)
     state.step, state.metrics, state.weights.best = held["step"], held["metrics"], held["best"]
+    state.evaluated = held.get("evaluated", 0)
     state.detector.load_state_dict(held["detector"])
     for row in held["pending"]:
         step = row.pop("step")

@@ -97,9 +97,11 @@ class TrainingState:
     step: int = 0  # completed steps
     pending: list[PendingStep] = field(default_factory=list)  # not yet logged
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    evaluated: int = 0  # step of the last evaluation
     recipe: Mapping[str, Any] = field(default_factory=dict)
     # Of this process only:
     first_step: int = 0  # steps completed before this process started
+    saved: int = 0  # step of the newest checkpoint
     losses: list[float] = field(default_factory=list)  # per step, since the last log
     stop: Stop | None = None
     metrics_logger: MetricsLogger | None = None  # on the main process only
@@ -240,7 +242,12 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
     config = state.config
     late = (Hook(config.evaluate_every, evaluate), Hook(config.save_every, save))
     hooks = [Hook(config.log_every, log), *hooks, *late]
-    state.first_step = state.step
+    state.first_step = state.saved = state.step
+    if state.evaluated == state.step:
+        check_patience(state)  # a run may be killed between its last checkpoint and its result
+    elif state.step >= config.steps:  # `steps` was lowered on resumption
+        log(state)
+        evaluate(state)
     batches = state.batches.start(state.step)
     state.throughput.read(state.world.world_size)  # leaves out the time of building and loading
     while state.step < config.steps and state.stop is None:
@@ -308,10 +315,13 @@ def log(state: TrainingState) -> None:
     steps, state.pending = read_steps(state.pending), []
     if not steps:
         return
-    state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
-    for step, loss in zip(steps, state.losses, strict=True):
-        reason = state.detector.update(loss)
-        if step["count"] == 0 and step.get(NON_FINITE, 0) > 0:
+    state.losses = []
+    for step in steps:
+        reason = None
+        if step["count"] or not math.isfinite(step["loss"]):
+            state.losses.append(step["loss"] / max(step["count"], 1))
+            reason = state.detector.update(state.losses[-1])
+        elif step.get(NON_FINITE, 0) > 0:
             reason = "every loss in the batch is infinite or NaN"
         if reason:
             state.mark_diverged(reason, step["step"])
@@ -335,6 +345,7 @@ def evaluate(state: TrainingState) -> None:
     """
     started, task, step = time.perf_counter(), state.task, state.step
     metrics = state.metrics = run_evaluation(state)
+    state.evaluated = step
     state.add_row({"step": step} | {f"validation_{key}": x for key, x in metrics.items()})
     if task.primary_metric not in metrics:
         name = f"{type(task).__name__}.primary_metric {task.primary_metric!r}"
@@ -345,12 +356,16 @@ def evaluate(state: TrainingState) -> None:
     elif math.isfinite(value):
         pieces = model_pieces(state.model, state.average)
         state.weights.keep_best(step, value, task.higher_is_better, pieces, metrics)
-        over = patience_is_over(state.config, step, state.weights.best[0]["step"])
-        if over and state.stop is None:
-            state.stop = Stop("finished", f"no better validation {task.primary_metric} in the last "
-                                          f"{state.config.patience} evaluations")  # fmt: skip
+    check_patience(state)
     print_evaluation(state)
     state.throughput.pause(time.perf_counter() - started)
+
+
+def check_patience(state: TrainingState) -> None:
+    best, config = state.weights.best, state.config
+    if state.stop is None and best and patience_is_over(config, state.step, best[0]["step"]):
+        state.stop = Stop("finished", f"no better validation {state.task.primary_metric} in the "
+                                      f"last {config.patience} evaluations")  # fmt: skip
 
 
 def run_evaluation(state: TrainingState) -> dict[str, float]:
@@ -373,13 +388,14 @@ def save(state: TrainingState) -> None:
         state.mark_diverged("the weights are not finite", state.step)
         return
     save_checkpoint(state, pending)
+    state.saved = state.step
     state.throughput.pause(time.perf_counter() - started)
 
 
 def finish(state: TrainingState, started: float) -> TrainingResult:
     weights = state.weights
     state.report.finish()
-    if state.stop is not None and state.stop.status != "diverged":
+    if state.stop is not None and state.stop.status != "diverged" and state.saved < state.step:
         save(state)  # may find a divergence
     stop = state.stop or Stop("finished")
     if stop.status == "finished":

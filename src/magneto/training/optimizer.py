@@ -84,10 +84,11 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
         for parameter in module.parameters(recurse=False)
     }
     decayed, plain = [], []
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        matrix = parameter.ndim >= 2 and id(parameter) not in tables
+        # Transformer-XL's biases are matrices: one row per head.
+        matrix = parameter.ndim >= 2 and not name.endswith("bias") and id(parameter) not in tables
         (decayed if matrix else plain).append(parameter)
     return decayed, plain
 

@@ -233,6 +233,10 @@ def test_ranks_write_their_own_rows_and_one_index(
         {"file": "model-00002-of-00002.safetensors", "rows": [3, 5]},
     ]
     assert (index["a"]["dtype"], undamaged([tmp_path / "step"])[1]) == ("float32", [])
+    monkeypatch.setattr(module, "copy_to_cpu", pytest.fail)  # the main process writes copies
+    writer = CheckpointWriter(World(1, 2, ALONE.device, "ddp"), background=True)
+    writer.write(tmp_path / "copies", {"model": {"a": piece_of(whole)}}, {})
+    writer.wait()
 
 
 @pytest.mark.parametrize("background", [False, True])

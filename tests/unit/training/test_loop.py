@@ -4,6 +4,7 @@ import json
 import math
 import re
 import signal
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from magneto.data.stream import BatchStream
 from magneto.progress import ProgressBars
 from magneto.training.config import learning_rate
 from magneto.training.distributed import World
@@ -145,16 +147,34 @@ def test_a_batch_that_predicts_nothing_is_divergence_if_no_loss_is_finite(
     tmp_path: Path, lost: float, status: str
 ) -> None:
     class Empty(Toy):
-        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
-            total = super().loss(model, batch).total * 0
-            return Loss(total, torch.tensor(0), {NON_FINITE: torch.tensor(lost)})
+        """Whose first batch predicts nothing: a sum of 0, which is not the first loss."""
 
-    assert run_toy(tmp_path, task=Empty(), steps=2).status == status
+        first = True
+
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+            found, empty, self.first = super().loss(model, batch), self.first, False
+            counted = 1.0 - empty
+            return Loss(found.total * counted, found.count * counted,
+                        {NON_FINITE: torch.tensor(lost * empty)})  # fmt: skip
+
+    settings = {"steps": 12, "evaluate_every": 0, "divergence_patience": 4}
+    assert run_toy(tmp_path, task=Empty(), **settings).status == status
 
 
 def test_a_loss_that_is_no_number_is_divergence_at_its_step(tmp_path: Path) -> None:
     """Neither evaluation nor checkpoint follows; weights and batch are kept."""
-    task = Toy(ToyData(explode_at=0.9))
+
+    class Shared(Toy):
+        """Whose batches have a tensor twice, which a file can not."""
+
+        def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+            usual = super().train_stream(batch_size, seed)
+            return replace(usual, make=lambda rows: (*(made := usual.make(rows)), made[0]))
+
+        def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Loss:
+            return super().loss(model, batch[:2])
+
+    task = Shared(ToyData(explode_at=0.9))
     result = run_toy(tmp_path, task=task, steps=100, evaluate_every=4)
     assert result.status == "diverged" and "nan" in result.reason
     first = result.diverged_at
@@ -231,6 +251,12 @@ def test_the_best_is_of_the_highest_metric_that_is_a_number(
     assert found == [f"step-{step:08d}" for step in held]
 
 
+def test_an_evaluation_without_a_number_is_no_better(tmp_path: Path) -> None:
+    task = Scored((1.0, 0.5), (1.0, math.nan))
+    result = train(task, config(patience=1), tmp_path, seed=3, report=QUIET)
+    assert (result.step, result.best["step"]) == (20, 10)
+
+
 @pytest.mark.parametrize(("at", "status"), [(5, "interrupted"), (30, "finished")])
 def test_a_signal_ends_a_run_after_its_step(tmp_path: Path, at: int, status: str) -> None:
     seen = []
@@ -240,6 +266,15 @@ def test_a_signal_ends_a_run_after_its_step(tmp_path: Path, at: int, status: str
     result = train(Toy(), settings, tmp_path, seed=3, hooks=hooks, report=QUIET)
     assert (result.status, result.step, seen[0]) == (status, at, 7)
     assert list_checkpoints(tmp_path)[-1].name == f"step-{at:08d}"
+
+
+def test_a_run_that_fewer_steps_end_is_evaluated(tmp_path: Path) -> None:
+    stop = Hook(17, lambda state: signal.raise_signal(signal.SIGTERM))
+    train(Toy(), config(), tmp_path, seed=3, hooks=[stop], report=QUIET)
+    result = run_toy(tmp_path, resume=True, steps=17)
+    assert (result.status, result.step) == ("finished", 17)
+    trained, evaluated = [row for row in read_metrics(tmp_path) if row["step"] == 17]
+    assert "loss" in trained and result.metrics["loss"] == evaluated["validation_loss"]
 
 
 class UnseenWeight(Toy):
@@ -294,7 +329,7 @@ def test_patience_ends_training_and_the_best_weights_are_final(
         def summarise(self, sums: Any, predictions: Any) -> dict[str, float]:
             found = super().summarise(sums, predictions)
             self.evaluated = getattr(self, "evaluated", 0) + 1
-            return found | {"loss": abs(self.evaluated - 2) + 1.0}
+            return found | {"loss": abs(self.evaluated - 2) + 1.0, "undefined": math.nan}
 
     result = train(Worse(), config(**settings), tmp_path, seed=3)
     assert (result.status, result.step, result.best["step"]) == ("finished", 20, 8)
@@ -306,8 +341,10 @@ def test_patience_ends_training_and_the_best_weights_are_final(
     last = tensors(list_checkpoints(tmp_path)[-1])
     assert all(torch.equal(final[name], best[name]) for name in best)
     assert any(not torch.equal(final[name], last[name]) for name in best)
-    assert result.metrics["loss"] == 1.0
+    assert result.metrics["loss"] == 1.0 and math.isnan(result.metrics["undefined"])
     assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "left as it is"
+    (tmp_path / "result.json").unlink()
+    assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "killed at the end"
     more = run_toy(tmp_path, task=Worse(), resume=True, **{**settings, "patience": 4})
     assert more.step > 20
     # Where the last step comes first, or nothing is saved on the way, it is no different.

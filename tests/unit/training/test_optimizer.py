@@ -23,8 +23,9 @@ def test_only_matrices_decay_and_a_tied_one_is_a_table() -> None:
     )
     parts["head"] = nn.Linear(4, 5, bias=False)
     parts["head"].weight = parts["table"].weight
+    parts["norm"].register_parameter("head_bias", nn.Parameter(torch.ones(2, 4)))
     decayed, plain = split_parameters(parts)
-    assert [id(p) for p in decayed] == [id(parts["linear"].weight)] and len(plain) == 4
+    assert [id(p) for p in decayed] == [id(parts["linear"].weight)] and len(plain) == 5
     optimizer = build_optimizer(
         parts, config(learning_rate=0.1, weight_decay=0.5, betas=(0.8, 0.7), eps=1e-3)
     )
