@@ -12,8 +12,9 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from magneto.config import differences
 from magneto.data.stream import named_tensors
 from magneto.files import (
+    DamagedError,
     check_directory,
     clear_temporary,
     fingerprint,
@@ -223,18 +225,15 @@ class RunWeights:
         metrics: Mapping[str, float],
     ) -> None:  # fmt: skip
         """Save the weights if `value` is among the best values of the primary metric."""
-        config = self.config
-        count = config.average_checkpoints if config.average_by == "best" else 0
-        ranking = [*self.best, {"step": step, "value": value}]
-        ranking.sort(key=lambda entry: entry["value"], reverse=higher)
-        self.best = ranking[: max(count, 1)]
-        kept = {entry["step"] for entry in self.best}
-        if step not in kept:
+        entry = {"step": step, "value": value}
+        self.rank(entry, higher)
+        if entry not in self.best:
             return
+        kept = {each["step"] for each in self.best}
         state = {"step": step, "metrics": plain(metrics)}
-        if self.best[0]["step"] == step:
+        if self.best[0] == entry:
             self.writer.write(self.run / "best", {MODEL: pieces}, state)
-        if count:
+        if self.candidates:
             folder = self.run / "candidates"
 
             def prune() -> None:
@@ -243,6 +242,16 @@ class RunWeights:
                         shutil.rmtree(directory)
 
             self.writer.write(step_directory(folder, step), {MODEL: pieces}, state, prune)
+
+    def rank(self, entry: dict[str, Any], higher: bool) -> None:
+        """Add the step and value of an evaluation to `best`, unless enough values are better."""
+        if entry not in self.best:
+            self.best = sorted([*self.best, entry], key=itemgetter("value"), reverse=higher)
+            self.best = self.best[: max(self.candidates, 1)]
+
+    @property
+    def candidates(self) -> int:
+        return self.config.average_checkpoints if self.config.average_by == "best" else 0
 
     def save_final(
         self, step: int, pieces: Mapping[str, Piece], metrics: dict[str, float]
@@ -523,6 +532,11 @@ def load_checkpoint(state: Any, directory: Path) -> None:
     held = read_object(directory / STATE)
     state.step, state.metrics, state.weights.best = held["step"], held["metrics"], held["best"]
     state.evaluated = held.get("evaluated", 0)
+    with suppress(OSError, DamagedError):  # there may be no best weights yet
+        kept = read_object(state.run / "best" / STATE, "step", "metrics")
+        if kept["step"] > state.step:  # written after the checkpoint, in place of an earlier best
+            entry = {"step": kept["step"], "value": kept["metrics"][state.task.primary_metric]}
+            state.weights.rank(entry, state.task.higher_is_better)
     state.detector.load_state_dict(held["detector"])
     for row in held["pending"]:
         step = row.pop("step")

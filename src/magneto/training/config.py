@@ -125,6 +125,8 @@ class TrainingConfig:
         if self.average_by == "last" and self.average_checkpoints > self.keep_checkpoints:
             yield (f"average_checkpoints ({self.average_checkpoints}) is above keep_checkpoints "
                    f"({self.keep_checkpoints}): raise keep_checkpoints")  # fmt: skip
+        elif self.average_by == "last" and self.average_checkpoints > 1 and not self.save_every:
+            yield "average_checkpoints needs several checkpoints: set save_every above 0"
 
 
 def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:

@@ -51,5 +51,7 @@ def test_settings_that_need_another_say_so() -> None:
         resolve_steps(TrainingConfig(epochs=1), None)
     with pytest.raises(ConfigError, match="above keep_checkpoints"):
         TrainingConfig(average_checkpoints=9)
+    with pytest.raises(ConfigError, match="set save_every above 0"):
+        TrainingConfig(average_checkpoints=2)
     with pytest.raises(ConfigError, match="set evaluate_every"):
         TrainingConfig(patience=1)

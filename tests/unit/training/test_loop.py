@@ -251,6 +251,25 @@ def test_the_best_is_of_the_highest_metric_that_is_a_number(
     assert found == [f"step-{step:08d}" for step in held]
 
 
+def test_the_best_of_a_killed_run_is_what_its_folder_holds(tmp_path: Path) -> None:
+    """Where the steps since the checkpoint are not repeated exactly, as on a GPU."""
+
+    def killed(state: TrainingState) -> None:
+        raise KeyboardInterrupt
+
+    settings = config(save_every=15, average_checkpoints=2, average_by="best")
+    with pytest.raises(KeyboardInterrupt):
+        task = Scored((1.0, 0.5), (1.0, 0.9))
+        train(task, settings, tmp_path, seed=3, hooks=[Hook(21, killed)], report=QUIET)
+    task = Scored((1.0, 0.3), (1.0, 0.4))
+    result = train(task, settings, tmp_path, seed=3, resume=True, report=QUIET)
+    assert result.best == {"step": 20, "value": 0.9}
+    kept = json.loads((tmp_path / "best" / "state.json").read_text())
+    assert (kept["step"], kept["metrics"]["sign"]) == (20, 0.9)
+    averaged = json.loads((tmp_path / "averaged" / "state.json").read_text())
+    assert averaged == {"average_of": ["step-00000010", "step-00000020"]}
+
+
 def test_an_evaluation_without_a_number_is_no_better(tmp_path: Path) -> None:
     task = Scored((1.0, 0.5), (1.0, math.nan))
     result = train(task, config(patience=1), tmp_path, seed=3, report=QUIET)
