@@ -12,7 +12,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -28,42 +28,29 @@ from magneto.config import differences
 from magneto.data.stream import named_tensors
 from magneto.files import (
     DamagedError,
-    check_directory,
     clear_temporary,
     fingerprint,
     plain,
     process_name,
     publish,
-    read_json,
     read_object,
     temporary_path,
     write_json,
 )
-from magneto.training.config import TrainingConfig, patience_is_over
+from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
     Piece,
     World,
     barrier,
     broadcast_from_main,
-    call_on_main,
     gather_lists,
     piece_of,
     unwrap,
 )
-from magneto.training.logging import (
-    METRICS_FILE,
-    RESULT_FILE,
-    MetricsLogger,
-    TrainingResult,
-    open_trackers,
-    read_metrics,
-    write_environment,
-)
 from magneto.training.optimizer import WeightAverage
-from magneto.training.task import ASSETS, DIGEST_FILE, install_assets, staged_assets
+from magneto.training.task import ASSETS, DIGEST_FILE
 from magneto.weights import (
     MODEL,
-    NAMED,
     StoredTensor,
     has_tensors,
     index_path,
@@ -446,63 +433,6 @@ def copy_to_cpu(tensor: Tensor) -> Tensor:
     return made.copy_(tensor, non_blocking=pin)
 
 
-def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> TrainingResult | None:
-    """Start a run at step 0 or at the newest undamaged checkpoint, and open the logs.
-
-    All checks come before the first write, so a refused resumption leaves the run unchanged.
-
-    Args:
-        state: State of the training loop at step 0, a `magneto.training.loop.TrainingState`.
-        resume: Flag that allows the resumption of an existing run.
-        save_recipe: Function that is called before the first write.
-
-    Returns:
-        The result if the run is already finished, else None. A finished run stays unchanged.
-
-    Raises:
-        ValueError: If `resume` is False, but the directory has checkpoints.
-        ValueError: If the model or the data differ from those of the run.
-        ValueError: If the run has weights, but no undamaged checkpoint.
-    """
-    run, world, say = state.run, state.world, state.report.say
-    if (held := call_on_main(world, list_checkpoints, run)) and not resume:
-        raise ValueError(
-            f"{run} already holds a run with checkpoints up to {held[-1].name}: "
-            "resume it (--resume), or train in another directory (--out)"
-        )
-    directory = state.weights.newest()
-    if directory is not None:
-        kept = read_object(directory / STATE, "recipe")["recipe"]
-        if changes := compare_recipe(run, kept, state.recipe):
-            say(f"changed settings: {', '.join(changes)}")
-    with staged_assets(state.task, run) if world.is_main_process else nullcontext({}) as assets:
-        if resume and (done := call_on_main(world, finished_result, run, state.config)):
-            field = "training.patience" if done.reason else "training.steps"
-            hint = f"to train longer, raise --{field}" if directory else "no checkpoint to resume"
-            say(f"{run} already finished at step {done.step}; {hint}")
-            return done
-        if directory is not None:
-            load_checkpoint(state, directory)
-            say(f"resuming from {directory}, step {state.step}")
-        elif resume:
-            if held or call_on_main(world, would_lose_weights, run, state.config):
-                raise ValueError(
-                    f"{run} has no undamaged checkpoint, and starting from step 0 would overwrite "
-                    "its weights: choose another directory (--out)"
-                )
-            say(f"no undamaged checkpoint in {run}: starting from step 0")
-        count = sum(parameter.numel() for parameter in state.parameters)
-        say(f"{count:,} parameters on {world.describe()}")
-        if world.is_main_process:
-            save_recipe()
-            install_assets(assets)
-            (run / RESULT_FILE).unlink(missing_ok=True)
-            trackers = open_trackers(run, state.step, state.config, state.recipe, say)
-            state.metrics_logger = MetricsLogger(run, state.step, trackers)
-            write_environment(run)
-    return None
-
-
 def save_checkpoint(state: Any, pending: list[dict[str, Any]]) -> None:
     """Write a checkpoint of a `TrainingState`. `pending` has steps that are not yet logged."""
     model, average = state.model, state.average
@@ -542,34 +472,6 @@ def load_checkpoint(state: Any, directory: Path) -> None:
         step = row.pop("step")
         values = torch.tensor(list(row.values()), device=state.world.device)
         state.pending.append((step, list(row), values))
-
-
-def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
-    try:
-        result = TrainingResult(**read_json(run / RESULT_FILE))
-        check_directory(run / "final")
-    except (OSError, ValueError, TypeError):
-        return None  # no result, or damaged final weights
-    best = result.best.get("step", result.step)
-    enough = result.step >= config.steps or patience_is_over(config, result.step, best)
-    return result if result.status == "finished" and enough else None
-
-
-def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
-    """Return whether a restart would lose weights of a run that has no checkpoint.
-
-    Until the first checkpoint is due, the folder `best` does not count, since a restart soon writes
-    `best` again.
-    """
-    held = [name for name in NAMED if (run / name).exists()]
-    if held != ["best"]:
-        return bool(held)
-    first = config.save_every or config.steps
-    if config.async_save:  # a checkpoint is complete when the next one starts
-        first *= 2
-    rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
-    best = read_object(run / "best" / STATE, "step")["step"]
-    return max([best, *(row["step"] for row in rows)]) > first
 
 
 def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:

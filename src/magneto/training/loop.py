@@ -24,8 +24,16 @@ from torch import Tensor, nn
 from magneto.config import ConfigError
 from magneto.data.stream import BatchStream, to_device
 from magneto.data.workers import BatchPrefetcher
+from magneto.files import check_directory, read_json, read_object
 from magneto.progress import ProgressBars
-from magneto.training.checkpoint import RunWeights, begin_run, model_pieces, save_checkpoint
+from magneto.training.checkpoint import (
+    STATE,
+    RunWeights,
+    compare_recipe,
+    load_checkpoint,
+    model_pieces,
+    save_checkpoint,
+)
 from magneto.training.config import TrainingConfig, learning_rate, patience_is_over, resolve_steps
 from magneto.training.distributed import (
     Interrupt,
@@ -34,6 +42,7 @@ from magneto.training.distributed import (
     any_rank,
     barrier,
     broadcast_from_main,
+    call_on_main,
     gradient_sync,
     local_parts,
     main_process_first,
@@ -43,15 +52,20 @@ from magneto.training.distributed import (
 from magneto.training.evaluation import DivergenceDetector
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.logging import (
+    METRICS_FILE,
+    RESULT_FILE,
     MetricsLogger,
     PendingStep,
     Throughput,
     TrainingResult,
     end_run,
     mean_of_steps,
+    open_trackers,
     peak_flops,
     print_evaluation,
+    read_metrics,
     read_steps,
+    write_environment,
 )
 from magneto.training.model import check_memory, count_flops, initial_model, initialise_from_data
 from magneto.training.optimizer import (
@@ -61,7 +75,16 @@ from magneto.training.optimizer import (
     set_learning_rate,
     take_step,
 )
-from magneto.training.task import NON_FINITE, Task, count_units, place_companion, strategy_error
+from magneto.training.task import (
+    NON_FINITE,
+    Task,
+    count_units,
+    install_assets,
+    place_companion,
+    staged_assets,
+    strategy_error,
+)
+from magneto.weights import NAMED, list_checkpoints
 
 
 @dataclass(frozen=True)
@@ -236,6 +259,93 @@ def build_state(
         detector=DivergenceDetector(config.divergence_patience),
         interrupt=Interrupt(report.say),
     )  # fmt: skip
+
+
+def begin_run(
+    state: TrainingState, resume: bool, save_recipe: Callable[[], None]
+) -> TrainingResult | None:
+    """Start a run at step 0 or at the newest undamaged checkpoint, and open the logs.
+
+    All checks come before the first write, so a refused resumption leaves the run unchanged.
+
+    Args:
+        state: State at step 0.
+        resume: Flag that allows the resumption of an existing run.
+        save_recipe: Function that is called before the first write.
+
+    Returns:
+        The result if the run is already finished, else None. A finished run stays unchanged.
+
+    Raises:
+        ValueError: If `resume` is False, but the directory has checkpoints.
+        ValueError: If the model or the data differ from those of the run.
+        ValueError: If the run has weights, but no undamaged checkpoint.
+    """
+    run, world, say = state.run, state.world, state.report.say
+    if (held := call_on_main(world, list_checkpoints, run)) and not resume:
+        raise ValueError(
+            f"{run} already holds a run with checkpoints up to {held[-1].name}: "
+            "resume it (--resume), or train in another directory (--out)"
+        )
+    directory = state.weights.newest()
+    if directory is not None:
+        kept = read_object(directory / STATE, "recipe")["recipe"]
+        if changes := compare_recipe(run, kept, state.recipe):
+            say(f"changed settings: {', '.join(changes)}")
+    with staged_assets(state.task, run) if world.is_main_process else nullcontext({}) as assets:
+        if resume and (done := call_on_main(world, finished_result, run, state.config)):
+            field = "training.patience" if done.reason else "training.steps"
+            hint = f"to train longer, raise --{field}" if directory else "no checkpoint to resume"
+            say(f"{run} already finished at step {done.step}; {hint}")
+            return done
+        if directory is not None:
+            load_checkpoint(state, directory)
+            say(f"resuming from {directory}, step {state.step}")
+        elif resume:
+            if held or call_on_main(world, would_lose_weights, run, state.config):
+                raise ValueError(
+                    f"{run} has no undamaged checkpoint, and starting from step 0 would overwrite "
+                    "its weights: choose another directory (--out)"
+                )
+            say(f"no undamaged checkpoint in {run}: starting from step 0")
+        count = sum(parameter.numel() for parameter in state.parameters)
+        say(f"{count:,} parameters on {world.describe()}")
+        if world.is_main_process:
+            save_recipe()
+            install_assets(assets)
+            (run / RESULT_FILE).unlink(missing_ok=True)
+            trackers = open_trackers(run, state.step, state.config, state.recipe, say)
+            state.metrics_logger = MetricsLogger(run, state.step, trackers)
+            write_environment(run)
+    return None
+
+
+def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
+    try:
+        result = TrainingResult(**read_json(run / RESULT_FILE))
+        check_directory(run / "final")
+    except (OSError, ValueError, TypeError):
+        return None  # no result, or damaged final weights
+    best = result.best.get("step", result.step)
+    enough = result.step >= config.steps or patience_is_over(config, result.step, best)
+    return result if result.status == "finished" and enough else None
+
+
+def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
+    """Return whether a restart would lose weights of a run that has no checkpoint.
+
+    Until the first checkpoint is due, the folder `best` does not count, since a restart soon writes
+    `best` again.
+    """
+    held = [name for name in NAMED if (run / name).exists()]
+    if held != ["best"]:
+        return bool(held)
+    first = config.save_every or config.steps
+    if config.async_save:  # a checkpoint is complete when the next one starts
+        first *= 2
+    rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
+    best = read_object(run / "best" / STATE, "step")["step"]
+    return max([best, *(row["step"] for row in rows)]) > first
 
 
 def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
