@@ -251,8 +251,7 @@ def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool]
     """
     if rate == sample_rate:
         return lambda samples, last: samples
-    needs = f"resampling from {rate} to {sample_rate} Hz needs soxr"
-    library = import_extra("soxr", "speech", needs)
+    library = import_soxr(rate, sample_rate)
     return library.ResampleStream(rate, sample_rate, 1, dtype="float32").resample_chunk
 
 
@@ -269,8 +268,12 @@ def resample(samples: np.ndarray, rate: float, sample_rate: float) -> np.ndarray
     """Resample samples with soxr; raise ModuleNotFoundError if soxr is not installed."""
     if rate == sample_rate or len(samples) == 0:
         return samples
+    return import_soxr(rate, sample_rate).resample(samples, rate, sample_rate)
+
+
+def import_soxr(rate: float, sample_rate: float) -> Any:
     needs = f"resampling from {rate:g} to {sample_rate:g} Hz needs soxr"
-    return import_extra("soxr", "speech", needs).resample(samples, rate, sample_rate)
+    return import_extra("soxr", "speech", needs)
 
 
 def is_truncated(found: Any, stop: float | None) -> bool:

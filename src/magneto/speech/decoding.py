@@ -110,12 +110,11 @@ def read_labels(
 
 @dataclass(frozen=True)
 class GreedyState:
-    """State of greedy decoding.
+    """State of greedy decoding between two frames.
 
     Attributes:
         predicted: Projected predictor output after the most recent label, (batch, joint).
         state: State of the predictor after that label.
-        emitted: Number of labels at the current frame, (batch,).
         frames: Number of processed frames, (batch,).
         score: Log-probability of the path, (batch,).
         found: Emitted labels in the order of emission. Each entry of `found` has the indices of
@@ -124,7 +123,6 @@ class GreedyState:
 
     predicted: Tensor
     state: State
-    emitted: Tensor
     frames: Tensor
     score: Tensor
     found: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
@@ -145,7 +143,7 @@ class GreedySearch(Search):
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> GreedyState:
         none = torch.zeros_like(frames)
-        return GreedyState(*before_labels(model, frames), none, none, none.float())
+        return GreedyState(*before_labels(model, frames), none, none.float())
 
     @torch.no_grad()
     def advance(
@@ -156,11 +154,12 @@ class GreedySearch(Search):
         The CPU waits for the GPU at each new label.
         """
         frames = model.joiner.encoder_proj(encoded)
-        predicted, emitted, score = (
-            part.clone() for part in (state.predicted, state.emitted, state.score)
+        predicted, score, *inner = (
+            part.clone() for part in (state.predicted, state.score, *state.state)
         )
-        inner, found = tuple(part.clone() for part in state.state), list(state.found)
-        place = torch.zeros_like(lengths)
+        found = list(state.found)
+        # Current frame, and number of labels at this frame.
+        place, emitted = torch.zeros_like(lengths), torch.zeros_like(lengths)
         rows = (lengths > 0).nonzero()[:, 0]
         while len(rows):
             # After the maximum number of labels at a frame, continue at the next frame.
@@ -173,11 +172,11 @@ class GreedySearch(Search):
             place[rows] += passed
             score[rows] += gained
             inside = place[rows] < lengths[rows]
-            emitted[rows] = torch.where(inside, torch.where(passed > 0, 0, at_frame) + 1, 0)
+            emitted[rows] = torch.where(passed > 0, 0, at_frame) + 1
             rows, label = rows[inside], label[inside]
             found.append((rows, label, state.frames[rows] + place[rows]))
-            read_labels(model, rows, label, predicted, inner)
-        return GreedyState(predicted, inner, emitted, state.frames + lengths, score, tuple(found))
+            read_labels(model, rows, label, predicted, tuple(inner))
+        return GreedyState(predicted, tuple(inner), state.frames + lengths, score, tuple(found))
 
     def finish(self, model: Transducer, state: GreedyState) -> list[list[Hypothesis]]:
         labels: list[list[int]] = [[] for _ in state.score]
@@ -291,7 +290,7 @@ class Beam:
             digests=pick(self.digests),
             predicted=pick(self.predicted),
             state=tuple(part.index_select(0, rows) for part in self.state),
-            bonus=pick(self.bonus) if self.bonus.shape[2] > 1 else self.bonus,
+            bonus=pick(self.bonus),
         )
 
     def merge_equal(self) -> Self:

@@ -99,11 +99,10 @@ class LSTMPredictor(nn.Module):
     torch's bfloat16 LSTM under autocast fails in oneDNN.
     """
 
-    def __init__(self, config: TransducerConfig) -> None:
+    def __init__(self, config: TransducerConfig, vocabulary: int) -> None:
         super().__init__()
-        assert config.vocab_size is not None
         width, layers = config.predictor_width, config.predictor_layers
-        self.embedding = VectorTable(config.vocab_size, width, std=1.0)
+        self.embedding = VectorTable(vocabulary, width, std=1.0)
         self.dropout = nn.Dropout(config.predictor_dropout)
         between = config.predictor_dropout if layers > 1 else 0.0
         self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
@@ -132,11 +131,10 @@ class LSTMPredictor(nn.Module):
 class StatelessPredictor(nn.Module):
     """Predictor with an embedding, a depthwise convolution over the last two labels, and ReLU."""
 
-    def __init__(self, config: TransducerConfig) -> None:
+    def __init__(self, config: TransducerConfig, vocabulary: int) -> None:
         super().__init__()
-        assert config.vocab_size is not None
         width, self.context = config.predictor_width, STATELESS_CONTEXT
-        self.embedding = VectorTable(config.vocab_size, width, std=1.0)
+        self.embedding = VectorTable(vocabulary, width, std=1.0)
         self.dropout = nn.Dropout(config.predictor_dropout)
         self.conv = nn.Conv1d(width, width, self.context, groups=width)
 
@@ -266,12 +264,11 @@ class TransducerLoss:
 class Joiner(nn.Module):
     """Joiner of encoder output x and predictor output y: W tanh(A x + a + B y) + b."""
 
-    def __init__(self, config: TransducerConfig) -> None:
+    def __init__(self, config: TransducerConfig, vocabulary: int) -> None:
         super().__init__()
-        assert config.vocab_size is not None
         self.encoder_proj = nn.Linear(config.width, config.joint_width)
         self.predictor_proj = nn.Linear(config.predictor_width, config.joint_width, bias=False)
-        self.output = nn.Linear(config.joint_width, config.vocab_size)
+        self.output = nn.Linear(config.joint_width, vocabulary)
 
     def forward(self, encoder: Tensor, predictor: Tensor) -> tuple[Tensor, Tensor]:
         """Project encoder and predictor outputs to the joiner's width."""
@@ -287,14 +284,14 @@ class Transducer(nn.Module):
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
-        if config.vocab_size is None:
+        size = config.vocab_size
+        if size is None:
             raise ValueError("vocab_size is not set")
         self.config = config
         self.front_end = FrontEnd(config)
         self.encoder = Encoder(config)
-        self.predictor = PREDICTORS[config.predictor](config)
-        self.joiner = Joiner(config)
-        size = config.vocab_size
+        self.predictor = PREDICTORS[config.predictor](config, size)
+        self.joiner = Joiner(config, size)
         self.ctc_head = nn.Linear(config.width, size) if config.ctc_weight else nn.Identity()
         self.lm_head = (
             nn.Linear(config.predictor_width, size) if config.lm_weight else nn.Identity()
