@@ -138,8 +138,13 @@ def check(made: Parser, args: argparse.Namespace) -> None:
     if args.kind == "srt" and several and args.out is None:
         made.error("--srt with several recordings needs --out DIR")
     for name in args.files:
-        if name != STDIN:
-            check_file(name, "recording")
+        if name == STDIN:
+            continue
+        check_file(name, "recording")
+        beside = Path(name).with_suffix(".txt")  # may be the text to train on
+        here = args.out is not None and args.out.resolve() == beside.parent.resolve()
+        if here and args.kind == "txt" and beside.exists():
+            made.error(f"--out would overwrite {beside}; name another folder")
     stems = [Path(name).stem for name in args.files]
     if args.out is not None and args.out.exists() and not args.out.is_dir():
         made.error(f"--out {args.out} is a file; name a folder")

@@ -66,7 +66,6 @@ def test_text_and_times_of_files(run: Path, capsys, talkative: None, tmp_path: P
     assert transcribed(run, capsys, files[0], "--srt").startswith("1\n00:00:00,")
     assert transcribed(run, capsys, *files, "--srt", "--out", str(tmp_path)) == ""
     assert sorted(path.name for path in tmp_path.glob("*.srt")) == ["a.srt", "b.srt"]
-    assert transcribed(run, capsys, files[0], "--search", "modified", "--beams", "2").strip()
 
 
 def test_n_best_lists(run: Path, capsys, talkative: None, tmp_path: Path) -> None:
@@ -102,8 +101,7 @@ def test_a_recording_that_is_piped_in_is_decoded(
     """It has two channels, another sample rate, and floating-point samples if the format allows."""
     samples, _ = soundfile.read(run.parent / "a.wav")
     for ending, name, words in (
-        ("wav", "-", []), ("flac", "-", []), ("ogg", "/dev/stdin", []), ("mp3", "-", []),
-        ("wav", "-", [*BEAM, "--window", "6"]),
+        ("mp3", "-", []), ("ogg", "/dev/stdin", []), ("wav", "-", [*BEAM, "--window", "6"]),
     ):  # fmt: skip
         path = tmp_path / f"a.{ending}"
         subtype = "FLOAT" if ending == "wav" else None
@@ -122,8 +120,11 @@ def test_samples_alone_are_not_taken_for_a_recording(run: Path, capsys, monkeypa
 
 def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
     file, other = (str(run.parent / f"{name}.wav") for name in "ab")
+    beside = shutil.copy(file, tmp_path)
+    (tmp_path / "a.txt").write_text("said")
     for words, message in (
         ([str(run.parent / "c.wav")], "did you mean"),
+        ([beside, "--out", str(tmp_path)], f"would overwrite {tmp_path / 'a.txt'}"),
         (["-", file], "must be the only recording"),
         ([file, other, "--srt"], "--out DIR"),
         ([str(tmp_path)], "is a folder; name a recording in it"),
