@@ -81,7 +81,6 @@ ALSO_VALIDATED = "left out of training because they are in the validation split"
 COLUMNS = ("id", "text", "speaker", "segment")
 OTHERS = ("id", "speaker", "start", "stop", "duration", "channel")
 # Folder of Common Voice's recordings.
-CLIPS = "clips"
 # Threads that read headers, which wait for the disk; and rows between reports of progress.
 THREADS, STEP = 8, 256
 NO_TEXT = "utterances without a line in Kaldi's file named text"
@@ -221,9 +220,6 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
     if audio is None or text is None:
         raise table.no_column(*("audio", "text") if audio is None else ("text", "audio"))
     sound, texts = media_column(table, audio), table.columns[text]
-    if isinstance(sound, Files) and (sound.root / CLIPS).is_dir():  # Common Voice's
-        names = [name if "/" in name or not name else f"{CLIPS}/{name}" for name in sound.names]
-        sound = Files(sound.root, names)
     others = {what: table.columns[name] for what in OTHERS if (name := table.find(what))}
     change: Callable[[str], str] = {"keep": str, "lower": str.lower, "upper": str.upper}[
         config.text_case

@@ -10,7 +10,7 @@ from magneto.config import ConfigError
 from magneto.data import files
 from magneto.data.documents import read_documents
 from magneto.data.files import stream_records
-from magneto.data.formats import UNREAD_WORDS, read_file, read_source
+from magneto.data.formats import UNREAD_WORDS, media_column, read_file, read_source
 from magneto.data.media import Members
 from magneto.data.problems import LONG_LINES, MALFORMED, Counts
 from magneto.data.table import OTHER_SPLITS, Table
@@ -54,6 +54,22 @@ def test_tables_in_the_folders_of_splits(tmp_path: Path) -> None:
     assert tables["validation"].root == tmp_path / "val"
     (tmp_path / "val" / "metadata.jsonl").unlink()
     assert "text" not in read_source(str(tmp_path), Counts())["train"].columns
+
+
+def test_files_in_the_only_subfolder_that_has_them(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("image,label\n1.png,a\n,b\n2.png,b\n")
+
+    def paths() -> list[str]:
+        return media_column(read_file(table, Counts()), "image").names  # type: ignore[attr-defined]
+
+    assert paths() == ["1.png", "", "2.png"]
+    for folder, expected in (("images", "images/"), ("other", "")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "2.png").write_bytes(b"")
+        assert paths() == [f"{expected}1.png", "", f"{expected}2.png"]
+    (tmp_path / "other" / "2.png").rename(tmp_path / "1.png")
+    assert paths() == ["1.png", "", "2.png"]
 
 
 def test_long_texts_of_a_tar_file_are_left_out(tmp_path: Path, monkeypatch) -> None:
