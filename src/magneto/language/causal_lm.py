@@ -72,8 +72,12 @@ class TextTask(Task):
             return
         self._progress = progress
         check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)
-        counts, tokens = self.text.counts, f"{len(self.text.train.tokens):,} tokens"
-        progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
+        text, unit = self.text, "tokens"
+        tokens = text.train.tokens
+        if self.data_config.streaming:  # the training text is not tokenised yet
+            tokens, unit = text.validation.tokens, "validation tokens"
+        found = f"{text.counts.describe(DOCUMENTS)}, {len(tokens):,} {unit}"
+        progress.say(f"{self.data_config.source}: {found}")
 
     def vocabulary(self) -> int:
         return self.model_config.vocab_size or self.tokenizer.vocab_size

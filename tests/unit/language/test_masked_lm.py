@@ -11,6 +11,7 @@ from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedLanguageModelConfig, MaskedTextDataConfig
 from magneto.language.masked_lm import MaskedLanguageModeling, Masking
 from tests.evaluating import measured, taught
+from tests.recorded_progress import RecordedProgress
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -25,7 +26,10 @@ def masked_task(counting: Path, seed: int = 1, **data) -> MaskedLanguageModeling
 def test_it_learns(counting: Path) -> None:
     """From a stream, in spans, by BERT's rule; the tiny recipe learns without any of these."""
     data = {"streaming": True, "masking": "span", "corruption": "bert", "mask_documents": True}
-    task = masked_task(counting, **data)
+    task, progress = masked_task(counting, **data), RecordedProgress()
+    task.prepare(progress)
+    [line] = progress.lines
+    assert line.endswith(f" {len(task.text.validation.tokens):,} validation tokens")
     metrics = measured(task, taught(task, 100, rate=5e-3))
     frequencies = masked_task(counting, **{**data, "streaming": False}).baseline()
     assert metrics["loss"] < frequencies["loss"] - 0.3
