@@ -335,8 +335,8 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     tasks, seeds = args.tasks, args.seeds
     if args.include is not None and not args.include.is_dir():
         raise ConfigError([f"--include: no folder {args.include}"])
-    manager = harness_manager(tasks, args.include)
     theirs = [name for name in tasks if name not in SUITES]
+    manager = harness_manager(theirs, args.include) if theirs else None
     if args.data and Path(args.data).is_file() and len(tasks) - len(theirs) > 1:
         raise ConfigError(["--data: several tasks need a folder, not one file"])
     suites = [load_questions(SUITES[name], args.data) for name in tasks if name in SUITES]
@@ -379,10 +379,7 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     return answer(args, value, lines)
 
 
-def harness_manager(tasks: Sequence[str], include: Path | None) -> Any:
-    theirs = [name for name in tasks if name not in SUITES]
-    if not theirs:
-        return None
+def harness_manager(theirs: Sequence[str], include: Path | None) -> Any:
     if find_spec("lm_eval") is None:
         hint = nearest(theirs[0], list(SUITES)) or f"; built-in suites: {', '.join(SUITES)}"
         raise ConfigError([

@@ -272,15 +272,15 @@ class TextClassification(Task):
 
         Metrics of a second validation set have a suffix ("accuracy_mismatched").
         """
-        metrics = self._metrics(sums, predictions)
+        arrays = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
+        metrics = self._metrics(sums, *arrays)
         for line in score_warnings(metrics, self.labels):
             self._progress.say(line)
         return metrics
 
-    def _metrics(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        sets, predicted, labels = (
-            torch.cat(parts).numpy() for parts in zip(*predictions, strict=True)
-        )
+    def _metrics(
+        self, sums: Mapping[str, Any], sets: np.ndarray, predicted: np.ndarray, labels: np.ndarray
+    ) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for number, (name, total) in enumerate(sums.items()):
             rows = sets == number
@@ -290,16 +290,15 @@ class TextClassification(Task):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of a constant prediction; see `constant_prediction`."""
-        train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
+        train, sums = label_values(self.texts.train, self.labels), {}
         plans, sets, labels = self._validation_plans()
         rows = np.concatenate(plans[:limit])
         sets, labels = sets[rows], labels[rows]
+        predicted = np.empty_like(labels)
         for number, name in enumerate(self.texts.validation):
-            known = labels[sets == number]
-            constant, sums[name] = constant_prediction(train, known, len(self.labels))
-            values = (np.full(len(known), number), constant, known)
-            predictions.append(tuple(map(torch.from_numpy, values)))
-        return self._metrics(sums, predictions)
+            own = sets == number
+            predicted[own], sums[name] = constant_prediction(train, labels[own], len(self.labels))
+        return self._metrics(sums, sets, predicted, labels)
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[TextPair]) -> list[TextPrediction]:

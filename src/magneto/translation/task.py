@@ -134,10 +134,8 @@ class Translation(Task):
     def validation_groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
         maker = self._validation_maker
         examples = [np.arange(size) for size in maker.sizes]
-        directions, numbers = (
-            np.repeat(np.arange(len(examples)), maker.sizes),
-            np.concatenate(examples),
-        )
+        numbers = np.concatenate(examples)
+        directions = np.repeat(np.arange(len(examples)), maker.sizes)
         lengths = np.concatenate([maker.lengths(i, each) for i, each in enumerate(examples)])
         random = np.random.default_rng(EVALUATION_SEED)
         groups = length_groups(lengths, self.data_config.max_tokens, random)
