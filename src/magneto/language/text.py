@@ -335,7 +335,10 @@ class StreamedBlocks:
         self._next, self._source = 0, documents()
 
     def windows(self, number: int) -> list[tuple[int, int, np.ndarray]]:
-        """Return a block's examples as tuples (epoch, number in the epoch, window)."""
+        """Return a block's examples as tuples (epoch, number, window).
+
+        Numbers differ within an epoch, so that each window has its own random seed.
+        """
         epoch, block = divmod(number, self.blocks) if self.blocks else (0, number)
         texts = self._read(block)
         if len(texts) < self.size and self.blocks is None:
@@ -351,7 +354,8 @@ class StreamedBlocks:
         if block not in self.known:
             self._keep(block, len(rows))
         self._check_not_empty()
-        return [(epoch, block * self.size + place, row) for place, row in enumerate(rows)]
+        # A block can have more windows than documents.
+        return [(epoch, (block << 32) + place, row) for place, row in enumerate(rows)]
 
     def count(self, number: int) -> int | None:
         """Return the number of windows of a block; None if the block was never read."""

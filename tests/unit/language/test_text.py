@@ -165,6 +165,7 @@ def test_streaming_gives_every_window_once_an_epoch(tmp_path: Path, count: int) 
     blocks = StreamedBlocks(lambda: iter(documents), Encoder(), 16, 4, 5, tmp_path / "counts")
     found = [example for number in range(4) for example in blocks.windows(number)]
     assert found[-1][0] <= 1
+    assert len({(epoch, number) for epoch, number, _ in found}) == len(found)
     first = [row.tobytes() for epoch, _, row in found if epoch == 0]
     tokens = sum(len(text) + 1 for text in documents)
     assert tokens // 16 - 4 <= len(first) <= tokens // 16 and len(set(first)) == len(first)
