@@ -111,13 +111,12 @@ class VisionLanguageEncoder(nn.Module):
         return self.vision_embedding(images, hidden), self.text_embedding(samples)
 
     @torch.no_grad()
-    def attention_weights(self, images: Tensor, samples: Samples, layer: int = -1) -> Tensor:
+    def attention_weights(self, images: Tensor, samples: Samples, layer: int) -> Tensor:
         """Return the attention weights of a layer, (samples, heads, queries, keys).
 
-        Layer -1 is the top layer. In a pair, the tokens of the image come before the tokens of the
-        text.
+        Layer 0 is the bottom layer. In a pair, the tokens of the image come before the tokens of
+        the text.
         """
-        layer = layer % len(self.transformer.layers)
         vision, language = self.embed(images, samples)
         return self.transformer.attention_weights(vision, language, samples.packing, layer)
 

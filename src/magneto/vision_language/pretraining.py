@@ -30,7 +30,7 @@ from magneto.functional.cross_entropy import (
     prediction_sums,
 )
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
-from magneto.language.text import BATCH, split_documents, tokenize_source
+from magneto.language.text import BATCH, PreparedText, split_documents, tokenize_source
 from magneto.training.task import Loss, Scores
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import (
@@ -249,14 +249,14 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         if self.data_config.text_source == BUILTIN:
             yield from scene_texts()["train"]
         elif self.data_config.text_source is not None:
-            yield from split_documents(self._text_config("bytes", 2), "train", Counts())
+            yield from split_documents(self._text_config("bytes"), "train", Counts())
 
-    def _text_config(self, tokenizer: str, length: int) -> TextDataConfig:
+    def _text_config(self, tokenizer: str) -> TextDataConfig:
         data = self.data_config
         assert data.text_source is not None
         return TextDataConfig(
             source=data.text_source, validation_source=data.text_validation_source,
-            validation_fraction=data.validation_fraction, tokenizer=tokenizer, max_length=length,
+            validation_fraction=data.validation_fraction, tokenizer=tokenizer,
         )  # fmt: skip
 
     @cached_property
@@ -266,25 +266,29 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return train, validation
 
     @cached_property
+    def corpus(self) -> PreparedText | None:
+        """Texts of `text_source`. None: texts without an image are captions or built in."""
+        source, path = self.data_config.text_source, self.tokenizer.path
+        if source in (None, BUILTIN):
+            return None
+        name = "bytes" if path is None else str(path)  # a byte tokenizer has no file
+        made = tokenize_source(self._text_config(name), self._progress)
+        self._progress.say(f"{source}: {made.counts.describe()}, {len(made.train.tokens):,} tokens")
+        return made
+
+    @cached_property
     def texts(self) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of training and validation texts without an image."""
-        data, tokenizer, length = self.data_config, self.tokenizer, self.text_length
-        more = "give more text"
-        if data.text_source is None:
-            train, validation = (texts.tokens for texts in self.paired_texts)
+        data, length, more = self.data_config, self.text_length, "give more text"
+        if self.corpus is not None:
+            train, validation = self.corpus.train.tokens, self.corpus.validation.tokens
+            more += ", set data.text_validation_source"
         elif data.text_source == BUILTIN:
             train, validation = (
-                close_texts(texts, tokenizer).tokens for texts in scene_texts().values()
+                close_texts(texts, self.tokenizer).tokens for texts in scene_texts().values()
             )
         else:
-            # A byte tokenizer has no file.
-            name = "bytes" if tokenizer.path is None else str(tokenizer.path)
-            made = tokenize_source(self._text_config(name, length), self._progress)
-            train, validation = made.train.tokens, made.validation.tokens
-            self._progress.say(
-                f"{data.text_source}: {made.counts.describe()}, {len(train):,} tokens"
-            )
-            more += ", set data.text_validation_source"
+            train, validation = (texts.tokens for texts in self.paired_texts)
         for split, tokens in (("training", train), ("validation", validation)):
             if len(tokens) <= length:
                 raise ValueError(f"{data.text_source or data.source} has {len(tokens)} {split} "
@@ -472,9 +476,10 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        texts = [*self.texts, *(texts.tokens for texts in self.paired_texts)]
         images = [split.digest for split in self.images]
-        return [*super().digests(), *images, content_digest(*map(np.asarray, texts))]
+        captions = content_digest(*(texts.tokens for texts in self.paired_texts))
+        corpus = [] if self.corpus is None else [self.corpus.digest]
+        return [*super().digests(), *images, captions, *corpus]
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:

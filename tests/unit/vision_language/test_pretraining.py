@@ -216,8 +216,9 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         **own, data__text_source=str(tmp_path / "text.txt"), data__validation_fraction=0.5,
         data__text_validation_source=str(tmp_path / "held.txt"),
     )  # fmt: skip
-    text = task._text_config("bytes", 9)
+    text = task._text_config("bytes")
     assert (text.validation_source, text.validation_fraction) == (str(tmp_path / "held.txt"), 0.5)
+    assert task.corpus and task.corpus.digest in task.digests()
     description = task.describe()
     assert "13 training pairs" in description and "1 text of pairs truncated" in description
     stream, model = task.train_stream(12, 1), task.build_model()
