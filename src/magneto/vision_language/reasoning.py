@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from magneto.data.files import existing_path, has_ending, unpacked_name, walk_files
 from magneto.data.formats import read_file
-from magneto.data.media import MediaColumn
+from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems
 from magneto.data.sources import parse_source
 from magneto.data.table import Table
@@ -38,7 +38,6 @@ from magneto.vision_language.tables import (
     find_columns,
     image_files,
     load_rows,
-    named_images,
     read_records,
     read_tables,
     with_words,
@@ -153,7 +152,8 @@ def load_statements(
         named = [split for split, table in found.items() if "identifier" in table.columns
                  and table.find("left", config.left_column) is None]  # fmt: skip
         if named:
-            root = existing_path(config.image_folder or source)
+            place = existing_path(config.image_folder or source)
+            root = place if place.is_dir() else place.parent
             known = image_files(root, counts)
             found |= {split: nlvr2_table(found[split], root, known) for split in named}
         return {split: statement_table(table, config, counts) for split, table in found.items()}
@@ -183,12 +183,11 @@ def statement_files(source: str) -> dict[str, Path]:
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
     parts = [str(one).split("-") for one in table.columns["identifier"]]
-    sound = [len(part) == 4 for part in parts]
+    pairs = ["-".join(part[:3]) if len(part) == 4 else "" for part in parts]
     columns: dict[str, Any] = dict(table.columns)
     for side, name in enumerate(SIDES):
-        names = [f"{'-'.join(part[:3])}-img{side}.png" if whole else ""
-                 for part, whole in zip(parts, sound, strict=True)]  # fmt: skip
-        columns[name] = named_images(names, folder, known)
+        names = [pair and f"{pair}-img{side}.png" for pair in pairs]
+        columns[name] = Files(folder, [known.get(each, each) for each in names])
     columns["group"] = ["-".join(part[:2]) for part in parts]
     columns["sentence_key"] = [f"{'-'.join(part[:2])}-{part[-1]}" for part in parts]
     return replace(table, columns=columns)

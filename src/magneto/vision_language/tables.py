@@ -17,7 +17,7 @@ import numpy as np
 
 from magneto.data.files import existing_path, has_ending, open_text, read_list
 from magneto.data.formats import media_column, media_names, read_source
-from magneto.data.media import IMAGE_ENDINGS, Files, MediaColumn
+from magneto.data.media import IMAGE_ENDINGS, Files
 from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table, divide, table_of_records
@@ -220,19 +220,13 @@ def image_files(folder: Path, counts: Counts) -> dict[str, str]:
     Subfolders are searched too. If two files have the same name, the first path in
     alphabetical order is used.
     """
-    root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
-    for path in media_names(root, "image", Counts()):
+    for path in media_names(folder, "image", Counts()):
         counts[SEVERAL] += found.setdefault(path.rpartition("/")[2], path) != path
     if not found:
-        raise ValueError(f"no images below {root} ({', '.join(IMAGE_ENDINGS)}): unpack "
+        raise ValueError(f"no images below {folder} ({', '.join(IMAGE_ENDINGS)}): unpack "
                          "archives first")  # fmt: skip
     return found
-
-
-def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -> MediaColumn:
-    return Files(folder if folder.is_dir() else folder.parent,
-                 [known.get(name, name) for name in names])  # fmt: skip
 
 
 def load_captions(
@@ -329,11 +323,10 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
         counts.record(OTHER_SPLITS, str(path), f"{found[row]['image']}: {found[row]['split']}")
     if not splits.any():
         raise ValueError(f"{path} has no images with captions{counts.describe()}")
-    root, whole = (
-        existing_path(folder) if folder else path,
-        table_of_records(found, str(path), path.parent),
-    )
-    images = named_images(whole.columns["image"], root, image_files(root, counts))
-    table = replace(whole, columns={**whole.columns, "image": images})
+    root = existing_path(folder) if folder else path.parent
+    known, table = image_files(root, counts), table_of_records(found, str(path))
+    names: list[str] = table.columns["image"]
+    images = Files(root, [known.get(name, name) for name in names])
+    table = replace(table, columns={**table.columns, "image": images})
     return {split: table.take(splits == split)
             for split in ("train", "validation", "test") if split in splits}  # fmt: skip
