@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from magneto.data.stream import to_device
 from magneto.figures import as_svg, canvas
 from magneto.lab.probe import find_stacks
-from magneto.lab.short_run import first_piece, initial_model, short_run
+from magneto.lab.short_run import at_peak_rate, first_piece, initial_model, short_run
 from magneto.nn.transformer import ProbedStack
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
@@ -71,7 +71,7 @@ def measure_coordinates(
     for number, (width, sized) in enumerate(zip(widths, recipes, strict=True)):
         task = sized.build_task()
         task.prepare(progress)
-        config = replace(sized.training, schedule="constant", warmup_steps=0)
+        config = at_peak_rate(sized.training)
         device = pick_device(config.device)
         place_companion(task, device)
         model = initial_model(task, config, sized.seed)

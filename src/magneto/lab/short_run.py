@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from magneto.data.stream import to_device
 from magneto.lab.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble, last_stack
 from magneto.progress import SILENT, Progress
-from magneto.training.config import TrainingConfig, learning_rate
+from magneto.training.config import TrainingConfig, learning_rate, resolve_steps
 from magneto.training.distributed import World, all_reduce_sum, pick_device, single_process
 from magneto.training.loop import accumulate, step_seed
 from magneto.training.model import initial_model as training_model
@@ -62,6 +62,11 @@ class FirstStep:
 
 def peak_rate(config: TrainingConfig) -> float:
     return learning_rate(config, config.warmup_steps)
+
+
+def at_peak_rate(config: TrainingConfig) -> TrainingConfig:
+    """Return a configuration whose every step has the peak rate, without warm-up."""
+    return replace(config, schedule="constant", warmup_steps=0, warmup_ratio=None)
 
 
 def first_piece(task: Task, config: TrainingConfig, seed: int) -> Any:
@@ -214,6 +219,7 @@ def short_run(
     """
     world = single_process(pick_device(config.device))
     stream = task.train_stream(config.batch_size, seed)
+    config = resolve_steps(config, stream.examples)
     parameters = [p for p in model.parameters() if p.requires_grad]
     place_companion(task, world.device)
     optimizer = build_optimizer(model, config, task.rate_multipliers(model))
@@ -257,7 +263,6 @@ def steps_at_peak(
 
     The peak rate changes the model more strongly in the first steps than after a warm-up.
     """
-    constant = replace(config, schedule="constant", warmup_steps=0)
-    model = initial_model(task, config, seed)
-    found = short_run(task, model, constant, seed=seed, steps=steps, rates=(), progress=progress)
+    model, config = initial_model(task, config, seed), at_peak_rate(config)
+    found = short_run(task, model, config, seed=seed, steps=steps, rates=(), progress=progress)
     return found.steps

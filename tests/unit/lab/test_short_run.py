@@ -43,9 +43,9 @@ def run_of(made: Recipe, steps: int) -> ShortRun:
 
 
 def test_it_takes_the_steps_that_training_takes(small: Small, tmp_path: Path) -> None:
-    """Dropout and the number of micro-batches are the same."""
+    """Dropout, the number of micro-batches, and a schedule in epochs are the same."""
     extra = {"model__dropout": 0.2, "training__gradient_accumulation_steps": 2}
-    made = small(training__steps=4, **extra)
+    made = small(training__epochs=0.002, training__warmup_ratio=0.5, **extra)
     train(
         made.build_task(), made.training, tmp_path, seed=made.seed, report=ProgressBars(quiet=True)
     )
