@@ -27,6 +27,7 @@ from magneto.lab.sweep import (
     run_cluster,
     work,
 )
+from magneto.training.logging import read_rows
 from tests.commands import answer, printed, spelt, started, wait_until, written_at
 
 pytest.importorskip("sklearn")
@@ -42,8 +43,8 @@ TIMED = ("seconds",)
 
 def sweep() -> Sweep:
     """Two cells of few steps."""
-    few = {**SMALL, "training.steps": 4}
-    return Sweep("image-classification/tiny", few, {**GRID, RATE: [1e-3]})
+    few = {**SMALL, "training.epochs": 0.02}
+    return Sweep("image-classification/tiny", few, {**GRID, RATE: [1e-3]}, probed=True)
 
 
 def outcomes(folder: Path, grid: Sweep) -> dict[str, dict]:
@@ -96,6 +97,8 @@ def test_a_cell_that_is_held_is_left_alone_and_none_is_run_twice(
     monkeypatch.setattr("magneto.lab.sweep.time", SimpleNamespace(sleep=free))
     assert work(tmp_path) == 2 and len(waited) == 1
     assert is_done(tmp_path, grid.cells()[0])
+    probed = [read_rows(path) for path in tmp_path.glob("cells/*/probe.jsonl")]
+    assert [[row["step"] for row in rows] for rows in probed] == [[2, 4]] * 2
     before = outcomes(tmp_path, grid)
     best = max(before, key=lambda name: before[name]["metrics"]["accuracy"])
     assert [path.parent.name for path in tmp_path.glob("cells/*/final")] == [best]

@@ -99,19 +99,21 @@ def main(words: Sequence[str]) -> int:
         run_ladder,
     )
     from magneto.lab.report.ladder import write_ladder
-    from magneto.lab.sweep import default_jobs, prepare_task
+    from magneto.lab.sweep import default_jobs, prepare_task, training_in_steps
 
     folder = args.out or Path("runs") / f"ladder-{Path(args.recipe).stem}"
     jobs, progress = args.jobs or default_jobs(), ProgressBars()
 
     def prepare(ladder: Ladder) -> Ladder:
-        prepare_task(ladder.first_recipe(ladder.sizes[-1]), progress)
+        recipe = ladder.first_recipe(ladder.sizes[-1])
+        task = prepare_task(recipe, progress)
         if budget is None:
             return ladder
         timed = {
             size: time_cell(ladder.first_recipe(size), jobs, progress) for size in ladder.sizes
         }
-        return fit_budget(ladder, timed, fewer_seeds=args.seeds is None)
+        training = training_in_steps(recipe, task)
+        return fit_budget(ladder, training, timed, fewer_seeds=args.seeds is None)
 
     if budget is not None:
         requested = replace(requested, capacity=SHARE * budget * jobs)

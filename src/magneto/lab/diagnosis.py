@@ -15,7 +15,7 @@ from typing import Any
 from magneto.lab.outcome import DIVERGED, FINISHED, STUCK, Judge, outcome, verdict
 from magneto.lab.probe import find_stacks
 from magneto.lab.short_run import PEAK_STEPS, ShortRun, initial_model, short_run, steps_at_peak
-from magneto.lab.sweep import prepare_task
+from magneto.lab.sweep import prepare_task, training_in_steps
 from magneto.lab.update import Bound, Growth, growth, measure_growth, measured_shape, theory_of
 from magneto.lab.verdict import Verdict, judge
 from magneto.progress import SILENT, Progress, ProgressBars
@@ -170,6 +170,6 @@ def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None
         baseline=judge.baseline,
         threshold=judge.threshold,
         steps=result.step,
-        of_steps=config.steps,
+        of_steps=training_in_steps(recipe, task).steps,
         seconds=times[-1] - times[0],
     )

@@ -46,11 +46,12 @@ from magneto.lab.grid import (
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
 from magneto.lab.probe import last_stack
 from magneto.lab.short_run import initial_model
-from magneto.lab.sweep import default_jobs, prepare_data, run_local
+from magneto.lab.sweep import default_jobs, prepare_data, run_local, training_in_steps
 from magneto.lab.update import bounds_over, measure_growth, measured_shape
 from magneto.nn.config import TransformerConfig
 from magneto.progress import ProgressBars
 from magneto.recipe import LADDER_FILE, SPEC_FILE, Recipe, load_recipe
+from magneto.training.config import TrainingConfig
 from magneto.training.logging import environment
 
 # Rates to test: 1e-6, 3e-6, ..., 1, 3.
@@ -133,7 +134,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
 
     `prepare` measures the duration of runs, and fits the ladder to the budget. The function
     `prepare` is called for a new ladder and for new sizes. `prepare` is also called
-    if a ladder gets a budget, but has no measured durations.
+    if a ladder gets a budget, but a size has no measured duration.
 
     Raises:
         ConfigError: If a recipe is wrong, or the folder has another ladder.
@@ -158,7 +159,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
         check_data(folder, known, ladder)
         begun = replace(known, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
                         capacity=ladder.capacity)  # fmt: skip
-        untimed = ladder.capacity and not known.seconds
+        untimed = ladder.capacity and not {*map(str, ladder.sizes)} <= {*known.seconds}
         again = untimed or ladder.sizes != known.sizes
         ladder = replace(begun, seconds=prepare(begun).seconds) if again else begun
     elif folder.exists() and any(folder.iterdir()):
@@ -193,21 +194,21 @@ def read_ladder(folder: Path) -> Ladder:
 
 def fit_budget(
     ladder: Ladder,
+    training: TrainingConfig,
     timed: Mapping[int, tuple[float, float]],
     fewer_seeds: bool = False,
 ) -> Ladder:
     """Return a ladder with as many steps per run as the budget allows.
 
-    `timed` has two numbers for each size: the seconds of a step, and the seconds that a run needs
-    besides its steps. If `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps,
-    seeds are dropped to make runs longer. If the number of steps was fitted before, it does not
-    change.
+    `training` is the recipe's, with epochs converted to steps. `timed` has two numbers for each
+    size: the seconds of a step, and the seconds that a run needs besides its steps. If
+    `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps, seeds are dropped to
+    make runs longer. If the number of steps was fitted before, it does not change.
 
     Raises:
         ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, and also fewer than the
             recipe's steps.
     """
-    training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
     besides = sum(counts[size] * timed[size][1] for size in ladder.sizes)
     a_step = sum(counts[size] * timed[size][0] for size in ladder.sizes)
@@ -216,17 +217,19 @@ def fit_budget(
     steps = int(min(training.steps, affordable))
     if fewer_seeds and len(ladder.seeds) > 1 and steps < min(GOOD_STEPS, training.steps):
         fewer = replace(ladder, seeds=ladder.seeds[:-1])
-        return fit_budget(fewer, timed, fewer_seeds)
+        return fit_budget(fewer, training, timed, fewer_seeds)
     least = min(LEAST_STEPS, training.steps)
     if steps < least:
         needed = (besides + least * a_step) / capacity
         raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {least} "
                            f"steps need {needed:.1f} times this budget; choose smaller --widths, "
                            "fewer --placements or fewer --seeds"])  # fmt: skip
-    changes = {
+    changes: dict[str, Any] = {
         "training.steps": steps,
         "training.warmup_steps": round(training.warmup_steps * steps / training.steps),
     }
+    if training.epochs is not None:
+        changes["training.epochs"] = None
     seconds = {str(size): timed[size][1] + steps * timed[size][0] for size in ladder.sizes}
     note = (f"The budget allows {steps} of the recipe's {training.steps} steps. The seeds are "
             f"{', '.join(map(str, ladder.seeds))}."
@@ -300,7 +303,7 @@ def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None
         **asdict(judge),
         "baseline_loss": task.baseline(recipe.training.evaluate_limit).get("loss"),
         "adam_eps": recipe.training.eps,
-        "steps": recipe.training.steps,
+        "steps": training_in_steps(recipe, task).steps,
         "updates": updates,
     })  # fmt: skip
 

@@ -250,7 +250,8 @@ class Plan:
         """For each supported strategy, return the number of GPUs over which a weight is split."""
         if self.gpus == 1:
             return {"none": 1}
-        hybrid = {"hybrid": self.per_node} if self.gpus > self.per_node else {}
+        whole_nodes = self.gpus > self.per_node and self.gpus % self.per_node == 0
+        hybrid = {"hybrid": self.per_node} if whole_nodes else {}
         shards = {"ddp": 1, **hybrid, "fsdp": self.gpus}
         return {name: n for name, n in shards.items() if not strategy_error(self.task, name)}
 

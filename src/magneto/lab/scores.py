@@ -30,7 +30,10 @@ from magneto.recipe import Recipe, open_run, placement_name
 SCORES = "scores"
 """Folder in a run to which `magneto evaluate --keep NAME` writes scores, as NAME.json."""
 # Fields of training that the seeds of a row must share, besides model and data.
-TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "training.schedule")
+TRAINED = (
+    "training.steps", "training.epochs", "training.batch_size", "training.warmup_steps",
+    "training.warmup_ratio", "training.schedule",
+)  # fmt: skip
 Point = tuple[tuple[str, Any], ...]
 """Pairs of a field's dotted name, such as "model.layers", and the field's value."""
 Found = tuple[Path, Recipe, Point]

@@ -41,6 +41,7 @@ from magneto.lab.probe import ProbeHook
 from magneto.mistakes import user_lines
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe
+from magneto.training.config import TrainingConfig, resolve_steps
 from magneto.training.distributed import pick_device, single_process
 from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
 from magneto.training.loop import Hook, Stop, TrainingState, run_evaluation, train
@@ -86,6 +87,12 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
     world = single_process(pick_device(recipe.training.device))
     check_memory(task, recipe.training, world, recipe.seed)
     return task
+
+
+def training_in_steps(recipe: Recipe, task: Task) -> TrainingConfig:
+    """Return a recipe's training with epochs converted to steps. `task` must be prepared."""
+    stream = task.train_stream(recipe.training.batch_size, recipe.seed)
+    return resolve_steps(recipe.training, stream.examples)
 
 
 def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> None:
@@ -147,7 +154,11 @@ def run_cell(
     task = recipe.build_task()
 
     initial: dict[str, float] = {}
-    hooks = [ProbeHook(max(recipe.training.steps // PROBED_STEPS, 2)).hook] if sweep.probed else []
+    hooks: list[Hook] = []
+    if sweep.probed:
+        task.prepare()
+        steps = training_in_steps(recipe, task).steps
+        hooks.append(ProbeHook(max(steps // PROBED_STEPS, 2)).hook)
 
     def check(state: TrainingState) -> None:
         if state.detector.first is not None:
@@ -294,7 +305,7 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
     finally:
         end_all(processes)
     if processes and all(process.returncode for process in processes):
-        raise ValueError("no run could be started, because every worker ended with the error above")
+        raise ValueError("the runs stopped, because every worker ended with the error above")
     done = sum(is_done(folder, cell) for cell in cells)
     progress(done, len(cells))
     return done == len(cells)

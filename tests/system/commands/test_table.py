@@ -157,6 +157,7 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
     for change, message in (
         ({"model.width": 24}, "model.width is"),
         ({"training.steps": 9}, "steps"),
+        ({"training.epochs": 9}, "epochs"),
     ):
         other = run(tmp_path / message, {"metrics": {"accuracy": 0.8}}, **post, seed=8, **change)
         with pytest.raises(ConfigError, match=f"share a row .* differ in more than .*{message}"):

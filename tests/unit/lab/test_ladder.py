@@ -324,26 +324,29 @@ def test_shapes_keep_the_recipes_heads_and_ratio() -> None:
 def test_a_budget_buys_steps() -> None:
     timed = {64: (0.01, 1.0), 128: (0.04, 1.0)}
     ladder = made([64, 128])
+    training = ladder.first_recipe(64).training
     cells = {size: planned(ladder, size) for size in timed}
     assert cells == {64: 2 * (3 + 3 * 2 + 3), 128: 2 * (3 * 3 + 3)}
     enough = sum(cells[s] * (60 * step + more) for s, (step, more) in timed.items())
     rich, scarce, poor = (replace(ladder, capacity=part * enough) for part in (2, 0.905, 0.5))
-    assert fit_budget(rich, timed).fitted["training.steps"] == 60
-    fitted = fit_budget(scarce, timed)
+    assert fit_budget(rich, training, timed).fitted["training.steps"] == 60
+    fitted = fit_budget(scarce, training, timed)
     # Each kind of cell runs 24 times: 48 s besides the steps, and 1.2 s for each step.
     assert LEAST_STEPS <= fitted.fitted["training.steps"] == int((0.905 * 120 - 48) / 1.2) == 50
     assert fitted.seconds == {"64": 1.5, "128": 3.0}
     warmup = load_recipe("causal-lm/tiny").training.warmup_steps
     assert fitted.fitted["training.warmup_steps"] == round(warmup * 50 / 60) > 0
-    fewer = fit_budget(poor, timed, fewer_seeds=True)
+    fewer = fit_budget(poor, training, timed, fewer_seeds=True)
     assert (fewer.seeds, fewer.fitted["training.steps"]) == ([1], 60)
     assert "of the recipe's 60 steps" in fitted.notes[0]
-    begun = fit_budget(replace(fitted, sizes=[64, 128], capacity=poor.capacity), timed)
+    again = replace(fitted, capacity=poor.capacity)
+    begun = fit_budget(again, again.first_recipe(64).training, timed)
     assert begun.fitted == fitted.fitted, "steps do not change within a ladder"
     with pytest.raises(ConfigError, match="--budget is too short"):
-        fit_budget(poor, timed)
-    few = made([64, 128], overrides={**SMALL, "training.steps": "8"}, capacity=enough)
-    assert fit_budget(few, timed).fitted["training.steps"] == 8
+        fit_budget(poor, training, timed)
+    assert fit_budget(rich, replace(training, steps=8), timed).fitted["training.steps"] == 8
+    epochs = fit_budget(rich, replace(training, steps=99, epochs=2.0), timed).fitted
+    assert epochs["training.steps"] == 99 and epochs["training.epochs"] is None
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(1, 1), (None, 2)])
@@ -372,6 +375,11 @@ def test_what_the_budget_can_not_pay_is_left_out_until_it_is_larger(
     assert any("The budget was too short for" in line for line in lines)
     climbed(tmp_path, [64, 128], capacity=60.0, seconds=seconds)
     assert len(invented) == 30
+    # A size that was added without a budget has no duration yet.
+    climbed(tmp_path, [64, 128, 256])
+    timed = {**seconds, "256": 2.0}
+    again = made([64, 128, 256], capacity=60.0)
+    assert open_ladder(tmp_path, again, lambda new: replace(new, seconds=timed)).seconds == timed
 
 
 def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen() -> None:

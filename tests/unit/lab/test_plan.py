@@ -113,8 +113,8 @@ def plan(memory: float, gpus: int = 1, recomputed: int = 10, each: int = 100) ->
 
 
 def test_strategies_follow_the_cluster() -> None:
-    found = {gpus: plan(1e3, gpus).strategies() for gpus in (1, 8, 16)}
-    assert found == {1: {"none": 1}, 8: {"ddp": 1, "fsdp": 8},
+    found = {gpus: plan(1e3, gpus).strategies() for gpus in (1, 8, 12, 16)}
+    assert found == {1: {"none": 1}, 8: {"ddp": 1, "fsdp": 8}, 12: {"ddp": 1, "fsdp": 12},
                      16: {"ddp": 1, "hybrid": 8, "fsdp": 16}}  # fmt: skip
 
 

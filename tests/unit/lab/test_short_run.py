@@ -133,8 +133,10 @@ def test_a_recipe_that_ends_before_is_judged_at_its_end(small: Small) -> None:
 
 
 def test_what_diverges_says_so(small: Small) -> None:
-    found = run_trial(small(training__learning_rate=1e30, training__warmup_steps=0), 1e6)
+    made = small(training__learning_rate=1e30, training__warmup_steps=0, training__epochs=1)
+    found = run_trial(made, 1e6)
     assert found.status == "diverged" and found.text.startswith("diverged within ")
+    assert found.steps < 1000 < found.of_steps
     assert found.reason in found.text
 
 
