@@ -53,7 +53,7 @@ class ImageSample:
 
 def sample_images(split: ImageSplit) -> ImageSample:
     """Open a sample of a split's images; raise ValueError if none can be read."""
-    sizes, grey, huge = [], True, ""
+    sizes, grey, huge, example = [], True, "", ""
     for index in evenly_spaced(len(split), SAMPLE).tolist():
         try:
             picture = split.open(index)
@@ -65,11 +65,11 @@ def sample_images(split: ImageSplit) -> ImageSample:
             elif grey:
                 pixels = picture.pixels(8 if min(height, width) > 8 * LARGEST_SIDE else 1)
                 grey = bool((pixels == pixels[..., :1]).all())
-        except BrokenImage:
-            continue
+        except BrokenImage as error:
+            example = example or f"{split.name(index)}: {error}"
     if not sizes:
         raise ValueError(f"none of the {min(SAMPLE, len(split))} images that were tried can be "
-                         f"read, for example {split.name(0)}")  # fmt: skip
+                         f"read, for example {example}")  # fmt: skip
     return ImageSample(np.array(sizes), grey, huge)
 
 

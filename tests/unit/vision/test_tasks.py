@@ -147,6 +147,13 @@ def test_a_run_keeps_what_was_derived(tmp_path: Path) -> None:
     assert opened.model(torch.zeros(1, 1, 28, 28)).shape == (1, 2)
 
 
+def test_unreadable_images_have_no_sizes(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("image,label\n1.png,a\n2.png,b\n3.png,b\n")
+    with pytest.raises(ValueError, match=r"\d\.png: can't be read \(No such file or directory\)$"):
+        small_task("image-classification", data__source=str(table), model__image_size=None)
+
+
 def test_photographs_have_colours_and_masks_have_classes(tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "photos")
     shape = {name.replace(".", "__"): value for name, value in SHAPE.items()}
