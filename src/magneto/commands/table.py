@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from magneto.commands.shared import Parser, aligned, answer
+from magneto.config import ConfigError
 from magneto.functional.statistics import half_width
 from magneto.lab.scores import Measured, Point, Preset, read_runs, source_of, words
 from magneto.progress import ProgressBars
@@ -95,6 +96,8 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse(arguments)
     preset, progress = PRESETS.get(args.preset, ANY), ProgressBars()
+    if args.paper and not preset.paper:
+        raise ConfigError(["--paper needs --preset librispeech"])
     runs = read_runs(args.folders, preset, args.weights)
     best, shared = best_scores(runs), shared_scores(runs)
     if args.baselines:

@@ -118,6 +118,7 @@ def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture) -> None
     assert found["best"][0]["point"] == {"training.learning_rate": 0.001}
     out = printed(capsys, *given)  # of any task: metrics as they are, by name
     assert "digits accuracy" in out and "0.8200 ± 0.0248" in out
+    assert "needs --preset librispeech" in refused(capsys, *given, "--preset", "glue", "--paper")
 
 
 def test_points_and_runs_without_a_score_are_said(folders: list[Path], capsys) -> None:
