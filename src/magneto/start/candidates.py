@@ -230,7 +230,8 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
     if images:
         image = {} if named("image", "image") else {"data.image_column": images[0]}
         named_so, others = {}, ""
-        if label is None and (classes := [n for n, kind in kinds.items() if kind == "class"]):
+        classes = [name for name, kind in kinds.items() if kind == "class"]
+        if label is None and classes and given.get("data.label_column") is None:
             label, others = classes[0], other_labels(classes)
             named_so = {"data.label_column": label}
         numbers = first_values(table, label) if label and kinds[label] == "number" else ()

@@ -95,6 +95,9 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     assert options("text", "text2", "label") == {
         "data.text_column": "text", "data.pair_column": "text2"}  # fmt: skip
     assert options("fr", "de") == {"data.pivot_language": "fr"}
+    path = table(tmp_path / "rows.csv", "image", "label")
+    [found] = candidates(str(path), {"data.label_column": ""})  # no column is the label
+    assert found.task == "image-modelling"
 
 
 def test_columns_that_are_no_text_and_no_label(tmp_path: Path) -> None:
