@@ -167,12 +167,9 @@ def test_the_nearest_is_named_and_what_is_no_recipe_is_said(tmp_path: Path) -> N
     task = "magneto.language.causal_lm:CausalLanguageModelling"
     with pytest.raises(ConfigError, match=r"has no .*; did you mean CausalLanguageModeling\?"):
         build_recipe("x", {"task": task})
-    path = tmp_path / "mine.yaml"
-    for text, answer in (("task: causal-lm\nmodel: [1,\n", r"line 3: not YAML"),
-                         ("- a list", "must be a mapping")):  # fmt: skip
-        path.write_text(text)
-        with pytest.raises(ConfigError, match=answer):
-            load_recipe(str(path))
+    (tmp_path / "mine.yaml").write_text("- a list")
+    with pytest.raises(ConfigError, match="must be a mapping"):
+        load_recipe(str(tmp_path / "mine.yaml"))
     with pytest.raises(ConfigError, match=r"the recipe has no task .*module:Class"):
         build_recipe("x", {})
 

@@ -80,15 +80,11 @@ def test_a_killed_worker_is_an_error_that_names_the_step() -> None:
     assert found and int(found[1]) in processes
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (OSError("photo.jpg: not an image"), "example 5: photo.jpg: not an image"),
-        (KeyError("label"), "example 5: KeyError: 'label'"),
-    ],
-)
-def test_an_error_names_its_example(error: Exception, words: str, num_workers: int) -> None:
+@pytest.mark.parametrize(("num_workers", "error", "words"), [
+    (0, OSError("photo.jpg: not an image"), "example 5: photo.jpg: not an image"),
+    (2, KeyError("label"), "example 5: KeyError: 'label'"),
+])  # fmt: skip
+def test_an_error_names_its_example(num_workers: int, error: Exception, words: str) -> None:
     def make(numbers: np.ndarray, draws: np.ndarray) -> np.ndarray:
         if 5 in numbers:
             raise error
