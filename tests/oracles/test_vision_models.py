@@ -1,4 +1,4 @@
-"""Heads of segmentation beside transformers', teachers beside transformers' and scikit-image."""
+"""Heads of segmentation and teachers beside transformers'."""
 
 import math
 import re
@@ -125,20 +125,6 @@ def test_against_a_loop_over_pixels(channels: int, cell: int) -> None:
     images = np.random.default_rng(0).random((2, channels, 16, 16))
     found = gradient_histograms(torch.from_numpy(images), cell).numpy()
     assert np.allclose(found, np.stack([by_hand(image, cell) for image in images]), atol=1e-12)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_against_scikit_image(channels: int) -> None:
-    feature = pytest.importorskip("skimage.feature")
-    images = np.random.default_rng(0).random((2, channels, 32, 32))
-    ours = gradient_histograms(torch.from_numpy(images), 8).numpy()
-    for image, found in zip(images, ours, strict=True):
-        theirs = feature.hog(
-            image.transpose(1, 2, 0), orientations=9, pixels_per_cell=(8, 8),
-            cells_per_block=(1, 1), block_norm="L2", feature_vector=False, channel_axis=-1,
-        )[:, :, 0, 0]  # fmt: skip
-        length = np.sqrt((found**2).sum(0) + 1e-10)
-        assert np.allclose((found / length).transpose(1, 2, 0), theirs, atol=1e-10)
 
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "codes": 4, "code_width": 4}

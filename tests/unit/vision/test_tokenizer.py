@@ -83,8 +83,6 @@ def test_a_runs_tokenizer(tokenizer_run: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"images of another size: give --model.patch_size 2"):
         load_tokenizer(tokenizer_run, patch_config(patch_size=4))
-    with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*tokenizer"):
-        load_tokenizer(tokenizer_run.with_name("tokeniser"), patch_config())
     load_recipe("causal-lm/tiny").save(tmp_path / RUN_FILE)
     with pytest.raises(ConfigError, match="does not support causal-lm"):
         small_task("image-modelling", data__image_tokenizer=str(tmp_path), model__codes=None)
