@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentTypeError
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,8 +162,6 @@ def other_fields(
     grid: Sequence[tuple[str, list[str]]], overrides: dict[str, Any]
 ) -> dict[str, list[str]]:
     """Check the --grid options; return the values of each field, the last option first."""
-    from magneto.lab.grid import repeated
-
     names = [name for name, _ in reversed(grid)]
     lines = [
         f"--grid {name}: use {OWN_OPTIONS[name]} for this field"
@@ -170,7 +169,8 @@ def other_fields(
         if name in OWN_OPTIONS
     ]
     lines += [f"--grid {name} is repeated; give one comma-separated list of values"
-              for name in repeated(names) if name not in OWN_OPTIONS]  # fmt: skip
+              for name, count in Counter(names).items() if count > 1 and name not in OWN_OPTIONS
+              ]  # fmt: skip
     lines += [f"--{name} {value}: use {OWN_OPTIONS[name]} for this field"
               for name, value in overrides.items() if name in OWN_OPTIONS]  # fmt: skip
     lines += [f"--{name} {value}: --grid already varies this field; omit this option"

@@ -99,7 +99,10 @@ def load_index(
         if is_folder:
             found = [(str(path), each) for path, each in predict_readable(files, 1, embed, [])]
         else:
-            texts = [line.strip() for line in read_lines(among, Counts()) if line.strip()]
+            counts = Counts()
+            texts = [line.strip() for line in read_lines(among, counts) if line.strip()]
+            if counts:
+                progress.say(f"{among}{counts.describe()}")
             found = []
             for start in range(0, len(texts), BATCH):
                 some = texts[start : start + BATCH]

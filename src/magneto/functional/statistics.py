@@ -92,7 +92,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
     Args:
         probability: Probability below the quantile, between 0 and 1 (exclusive).
-        freedom: Degrees of freedom, a positive number; nan gives nan.
+        freedom: Degrees of freedom; infinity gives the normal distribution, 0 and nan give nan.
     """
     from scipy.special import stdtrit
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -230,10 +229,6 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
         raise ConfigError([f"{sweep.recipe} was edited after the comparison in {folder} began: "
                            f"{', '.join(edited)}; undo the edit, or choose another "
                            "--out"])  # fmt: skip
-
-
-def repeated(words: Sequence[str]) -> list[str]:
-    return [word for word, count in Counter(words).items() if count > 1]
 
 
 def json_values(recipe: Recipe) -> dict[str, Any]:

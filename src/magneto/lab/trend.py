@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -107,10 +106,7 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _estimate(value: float, log_value: float, error: float, freedom: float) -> Estimate:
-    upper, half = (1 + LEVEL) / 2, math.nan
-    if freedom:
-        known = math.isinf(freedom)
-        half = error * (NormalDist().inv_cdf(upper) if known else t_quantile(upper, freedom))
+    half = error * t_quantile((1 + LEVEL) / 2, freedom)
     ends = {"low": math.exp(log_value - half), "high": math.exp(log_value + half)}
     return {"value": float(value), **ends, "error": float(error)}
 

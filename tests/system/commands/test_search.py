@@ -33,7 +33,7 @@ def test_the_nearest_are_found_and_the_index_is_kept(
     for number in range(5):
         write(tmp_path / "photos" / f"{number}.png", encoded(photo(number)))
     write(tmp_path / "photos" / "broken.png", b"no image")
-    (tmp_path / "texts.txt").write_text("a red square\n\ntwo blue circles\n", encoding="utf-8")
+    (tmp_path / "texts.txt").write_bytes(b"a red square\n\ntwo blue circles \xff\n")
     found, errors = search(capsys, retriever, "a red square", tmp_path / "photos", "--top", 3)
     assert "broken.png" in errors and found["searched"] == 5
     opened = load_run(retriever, "best", {})
@@ -50,8 +50,13 @@ def test_the_nearest_are_found_and_the_index_is_kept(
     monkeypatch.undo()
     write(tmp_path / "photos" / "new.png", encoded(photo(9)))
     assert search(capsys, retriever, "circles", tmp_path / "photos")[0]["searched"] == 6
-    found, _ = search(capsys, retriever, tmp_path / "photos" / "0.png", tmp_path / "texts.txt")
-    assert {each["found"] for each in found["results"]} == {"a red square", "two blue circles"}
+    photo_file, texts = tmp_path / "photos" / "0.png", tmp_path / "texts.txt"
+    found, errors = search(capsys, retriever, photo_file, texts)
+    assert {each["found"] for each in found["results"]} == {
+        "a red square",
+        "two blue circles \ufffd",
+    }
+    assert f"{texts} (1 line" in errors and f"{texts}, line 3" in errors
 
 
 def vectors(opened, inputs: list) -> np.ndarray:
