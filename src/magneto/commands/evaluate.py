@@ -328,7 +328,12 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    from magneto.language.in_context import context_length, evaluate_suite, score_lines
+    from magneto.language.in_context import (
+        check_demonstrations,
+        context_length,
+        evaluate_suite,
+        score_lines,
+    )
     from magneto.language.suites import load_questions
     from magneto.runs import load_run
 
@@ -340,6 +345,8 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     if args.data and Path(args.data).is_file() and len(tasks) - len(theirs) > 1:
         raise ConfigError(["--data: several tasks need a folder, not one file"])
     suites = [load_questions(SUITES[name], args.data) for name in tasks if name in SUITES]
+    for each in suites:
+        check_demonstrations(each, max(args.num_fewshot))
     progress = ProgressBars()
     opened: Any = load_run(args.run, args.weights, overrides)
     model, tokenizer = opened.model, opened.task.tokenizer

@@ -155,6 +155,7 @@ def evaluate_suite(
     Raises:
         ValueError: If the demonstrations are too few, or if a log-likelihood is not finite.
     """
+    check_demonstrations(questions, num_fewshot)
     items = questions.items[:limit]
     pool = questions.items if questions.pool is None else questions.pool
     seeds = tuple(seeds) if num_fewshot else tuple(seeds)[:1]
@@ -195,6 +196,15 @@ def evaluate_suite(
     )
 
 
+def check_demonstrations(questions: SuiteQuestions, num_fewshot: int) -> None:
+    """Raise ValueError if there are fewer than `num_fewshot` demonstrations for a question."""
+    pool = questions.pool
+    available = len(questions.items) - 1 if pool is None else len(pool)
+    if num_fewshot > available:
+        raise ValueError(f"--num-fewshot {num_fewshot}: only {available} demonstrations of "
+                         f"{questions.suite.name} are available")  # fmt: skip
+
+
 def draw_demonstrations(
     size: int, num_fewshot: int, seed: int, question: int, excluded: int | None
 ) -> list[int]:
@@ -202,12 +212,8 @@ def draw_demonstrations(
 
     A limit on the number of questions does not change the demonstrations.
     """
-    available = size - (excluded is not None)
-    if num_fewshot > available:
-        raise ValueError(
-            f"--num-fewshot {num_fewshot}: only {available} demonstrations are available"
-        )
-    numbers = random.Random(f"{seed}:{question}").sample(range(available), num_fewshot)
+    available = range(size - (excluded is not None))
+    numbers = random.Random(f"{seed}:{question}").sample(available, num_fewshot)
     return [n + (excluded is not None and n >= excluded) for n in numbers]
 
 

@@ -100,12 +100,13 @@ def test_mistakes_are_one_line(place: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("magneto.commands.evaluate.find_spec", lambda name: None)
     one = f"--data {place}/data/hellaswag_val.jsonl"
     assert main(words_of(place, f"--tasks hellaswag {one}")) == 0
+    monkeypatch.setattr("magneto.language.in_context.evaluate_suite", pytest.fail)
     for words, message in (
         ("--tasks winogrand", "unknown task 'winogrand'; did you mean winogrande"),
         ("--tasks lambada", "foundation-transformers[eval]"),
         ("--tasks storycloze", "no questions of storycloze"),
         ("--tasks winogrande --include nowhere", "--include: no folder nowhere"),
-        ("--tasks winogrande --num-fewshot 6", "only 5 demonstrations"),
+        ("--tasks winogrande --num-fewshot 0,6", "only 5 demonstrations of winogrande"),
         (f"--tasks hellaswag,winogrande {one}", "several tasks need a folder"),
         ("--tasks hellaswag --keep it", "--keep has no effect with --tasks; omit it"),
         ("--num-fewshot=4", "--num-fewshot has no effect with causal-lm runs"),
