@@ -253,8 +253,7 @@ def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -
     return found
 
 
-def text_values(table: Table, config: ClassificationDataConfig, *more: str) -> Iterator[list[Any]]:
-    names = find_columns(table, config, "text", "pair", *more)
+def rows_of(table: Table, names: Sequence[str | None]) -> Iterator[list[Any]]:
     columns = [[None] * len(table) if name is None else table.values(name) for name in names]
     return map(list, zip(*columns, strict=True))
 
@@ -282,18 +281,17 @@ def labelled_rows(
             return pair, word
         return None
 
-    rows = text_values(table, config, "label")
-    kept = list(read_each(rows, read, counts, f"{table.where}, record"))
+    names = find_columns(table, config, "text", "pair", "label")
+    kept = list(read_each(rows_of(table, names), read, counts, f"{table.where}, record"))
     columns: dict[str, Any] = {"text": [pair.text for pair, _ in kept]}
     if config.paired:
         columns["pair"] = [pair.pair for pair, _ in kept]
     columns["label"] = [word for _, word in kept]
-    [label] = find_columns(table, config, "label")
-    known = table.columns[label or ""]
+    known = table.columns[names[-1] or ""]
     if isinstance(known, Classes) and not config.label_delimiter:  # keep the order of the classes
-        names = [name.strip() for name in known.names]
-        numbers = np.array([names.index(name) for name in columns["label"]], np.int64)
-        columns["label"] = Classes(numbers, names)
+        classes = [name.strip() for name in known.names]
+        numbers = np.array([classes.index(name) for name in columns["label"]], np.int64)
+        columns["label"] = Classes(numbers, classes)
     return table_of_columns(columns, table.where)
 
 
@@ -338,7 +336,8 @@ def read_unlabelled(
         text, pair = values
         return as_pair(text, pair, config.paired)
 
-    yield from read_each(text_values(table, config), read, counts, f"{table.where}, record")
+    rows = rows_of(table, find_columns(table, config, "text", "pair"))
+    yield from read_each(rows, read, counts, f"{table.where}, record")
 
 
 def line_pairs(lines: Iterable[str], paired: bool) -> Iterator[TextPair]:
