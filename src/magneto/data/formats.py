@@ -61,8 +61,9 @@ OTHER_FILES = "files of other kinds left out"
 NESTED = "in nested folders, labelled by the outer folder"
 # Endings of files in class folders, by kind.
 FOLDER_ENDINGS = {**ENDINGS, "text": (".txt",)}
-# Names of a table that are looked up in the subfolders.
-SAMPLED_NAMES = 20
+# Names of a table that are looked up in subfolders, and the largest number of these subfolders.
+SAMPLED_NAMES, MOST_FOLDERS = 5, 100
+MEDIA_ENDINGS = tuple(ending for endings in ENDINGS.values() for ending in endings)
 METADATA = ("metadata.csv", "metadata.jsonl")
 # First bytes of media by the name of the hub library's feature.
 BEGINNINGS = {
@@ -190,28 +191,32 @@ def read_file(path: Path, counts: Counts) -> Table:
 def media_column(table: Table, name: str) -> MediaColumn:
     """Return a column of paths as a column of media.
 
-    Paths are relative to the table's folder. If the table has plain file names, the files may also
-    be in a subfolder, such as Common Voice's clips/. Missing paths and values that are not text
-    become "".
+    Paths are relative to the table's folder (see `find_place`). Missing paths and values that are
+    not text become "".
     """
     column = table.columns[name]
     if isinstance(column, MediaColumn):
         return column
     names = [_path(value) for value in column]
-    folder = find_subfolder(table.root, [name for name in names if name][:SAMPLED_NAMES])
-    return Files(table.root, [f"{folder}{name}" if name else "" for name in names])
+    folder, ending = find_place(table.root, [name for name in names if name][:SAMPLED_NAMES])
+    return Files(table.root, [f"{folder}{name}{ending}" if name else "" for name in names])
 
 
-def find_subfolder(root: Path, names: Sequence[str]) -> str:
-    """Return the only subfolder with one of the files, such as "clips/".
+def find_place(root: Path, names: Sequence[str]) -> tuple[str, str]:
+    """Return the subfolder and the ending of the files with these names, such as "clips/", ".mp3".
 
-    Return "" if the folder itself has one of the files, or if the names are paths.
+    Most of the names must have a file there. Both are "" if the names are paths, if the folder
+    itself has one of the files, or if more than one subfolder or ending fits.
     """
-    if any("/" in name or (root / name).exists() for name in names):
-        return ""
-    folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
-    holding = [entry.name for entry in folders if any((entry / name).is_file() for name in names)]
-    return f"{holding[0]}/" if len(holding) == 1 else ""
+    if any("/" in name or (root / name).exists() for name in names) or not root.is_dir():
+        return "", ""
+    folders = ["", *(f"{entry.name}/" for entry in root.iterdir() if entry.is_dir())]
+    places = [(folder, end) for folder in folders[:MOST_FOLDERS] for end in ("", *MEDIA_ENDINGS)]
+    found = [
+        (folder, end) for folder, end in places
+        if 2 * sum((root / f"{folder}{name}{end}").is_file() for name in names) > len(names)
+    ]  # fmt: skip
+    return found[0] if len(found) == 1 else ("", "")
 
 
 def _path(value: Any) -> str:

@@ -24,7 +24,13 @@ from magneto.data.files import (
     unpacked_name,
     walk_files,
 )
-from magneto.data.formats import find_files, find_metadata, read_source
+from magneto.data.formats import (
+    SAMPLED_NAMES,
+    find_files,
+    find_metadata,
+    find_place,
+    read_source,
+)
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
 from magneto.data.problems import Counts, quantity
 from magneto.data.sources import SPLITS, has_parquet, parse_source
@@ -357,6 +363,8 @@ def column_kind(table: Table, name: str) -> str:
     if all(map(DATE.fullmatch, words)):
         return "date"
     few = different <= max(MIN_CLASSES, len(values) // MIN_REPEATS)
+    if not few and (ending := find_place(table.root, words[:SAMPLED_NAMES])[1]):
+        return "image" if ending in IMAGE_ENDINGS else "audio"
     if all(map(is_number, words)):
         whole = all(float(word).is_integer() for word in words)
         if len(words) > 2 and all(float(b) - float(a) == 1 for a, b in pairwise(words)):

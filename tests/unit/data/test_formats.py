@@ -63,13 +63,26 @@ def test_files_in_the_only_subfolder_that_has_them(tmp_path: Path) -> None:
     def paths() -> list[str]:
         return media_column(read_file(table, Counts()), "image").names  # type: ignore[attr-defined]
 
+    def rename(old: str, new: str) -> None:
+        for number in (1, 2):
+            (tmp_path / new.format(number)).parent.mkdir(exist_ok=True)
+            (tmp_path / old.format(number)).rename(tmp_path / new.format(number))
+
+    for name in ("1.png", "2.png"):
+        (tmp_path / name).write_bytes(b"")
     assert paths() == ["1.png", "", "2.png"]
-    for folder, expected in (("images", "images/"), ("other", "")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "2.png").write_bytes(b"")
-        assert paths() == [f"{expected}1.png", "", f"{expected}2.png"]
-    (tmp_path / "other" / "2.png").rename(tmp_path / "1.png")
-    assert paths() == ["1.png", "", "2.png"]
+    rename("{}.png", "images/{}.png")
+    assert paths() == ["images/1.png", "", "images/2.png"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "1.png").write_bytes(b"")
+    assert paths() == ["images/1.png", "", "images/2.png"]
+    (tmp_path / "other" / "2.png").write_bytes(b"")
+    assert paths() == ["1.png", "", "2.png"], "which folder?"
+    table.write_text("image,label\n1,a\n2,b\n")
+    rename("images/{}.png", "images/{}.jpeg")
+    assert paths() == ["1", "2"], "which ending?"
+    rename("other/{}.png", "other/{}.txt")
+    assert paths() == ["images/1.jpeg", "images/2.jpeg"]
 
 
 def test_long_texts_of_a_tar_file_are_left_out(tmp_path: Path, monkeypatch) -> None:

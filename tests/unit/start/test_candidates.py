@@ -158,6 +158,10 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     assert "index.csv, the first of 2 tables" in candidates(str(tmp_path))[0].reason
     (tmp_path / "other.csv").unlink()
+    index.write_text("\n".join(["id,grade", *(f"{n},{'ab'[n % 2]}" for n in range(12))]))
+    assert candidates(str(tmp_path))[0].options == {
+        "data.source": str(index), "data.image_column": "id",
+        "data.label_column": "grade"}  # fmt: skip
     index.write_text("note\nthese are pictures\n", encoding="utf-8")
     [found] = candidates(str(tmp_path))
     assert found.reason == "12 images without labels (index.csv has no column of image files)"
