@@ -6,23 +6,23 @@ import pickle
 import shutil
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import torch
 
 from magneto.files import read_json
-from magneto.progress import ProgressBars
 from magneto.runs import load_weights
 from magneto.training import checkpoint as module
 from magneto.training.checkpoint import CheckpointWriter
 from magneto.training.distributed import Piece, World, piece_of, single_process
 from magneto.training.evaluation import evaluate
-from magneto.training.loop import Hook, Stop, TrainingState, train
+from magneto.training.logging import TrainingResult
+from magneto.training.loop import Hook, Stop, TrainingState
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
-from tests.unit.training.toy import Moving, Toy, config, equal, flip_a_bit, run_toy, same
+from tests.unit.training.toy import Moving, Toy, equal, flip_a_bit, run_toy, same
 
 ALONE = single_process(torch.device("cpu"))
-QUIET = ProgressBars(quiet=True)
 
 
 @pytest.fixture
@@ -31,9 +31,10 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def resume(run: Path, **changes) -> None:
+def resume(run: Path, **changes: Any) -> TrainingResult:
+    """Go on with a run, or begin it, with the settings of the finished one."""
     kept = {"ema_decay": 0.9, "average_checkpoints": 2, "average_by": "best", "dropout": 0.1}
-    run_toy(run, resume=True, **{**kept, **changes})
+    return run_toy(run, resume=True, **{**kept, **changes})
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,7 @@ def test_resumed_equals_uninterrupted(
     def stop(state: TrainingState) -> None:
         state.stop = Stop("interrupted")
 
-    settings = config(
-        ema_decay=0.9, average_checkpoints=2, average_by="best", async_save=async_save
-    )
-    result = train(
-        Toy(dropout=0.1), settings, tmp_path, seed=3, report=QUIET, hooks=[Hook(at, stop)]
-    )
+    result = resume(tmp_path, hooks=[Hook(at, stop)], async_save=async_save)
     assert (result.status, result.step) == ("interrupted", at)
     resume(tmp_path, async_save=async_save)
     assert same(finished, tmp_path)

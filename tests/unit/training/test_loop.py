@@ -15,11 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from magneto.data.stream import BatchStream
-from magneto.progress import ProgressBars
 from magneto.training.config import learning_rate
 from magneto.training.distributed import World
 from magneto.training.logging import Throughput, read_metrics
-from magneto.training.loop import Hook, TrainingState, accumulate, step_seed, train
+from magneto.training.loop import Hook, TrainingState, accumulate, step_seed
 from magneto.training.task import NON_FINITE, Loss, add_losses
 from magneto.weights import list_checkpoints
 from tests.problems import listed
@@ -35,8 +34,6 @@ from tests.unit.training.toy import (
     tensors,
 )
 from tests.watched import host_reads
-
-QUIET = ProgressBars(quiet=True)
 
 
 def test_it_learns_and_writes_everything_down(tmp_path: Path) -> None:
@@ -110,10 +107,10 @@ def test_a_model_computes_in_the_precision_that_is_asked_for(precision: str, dty
 def test_no_step_reads_the_device(tmp_path: Path) -> None:
     """Between logs nothing turns a tensor into a number."""
     seen = []
-    settings = config(log_every=30, save_every=0, evaluate_every=0, clip_norm=1.0, ema_decay=0.9)
+    settings = {"log_every": 30, "save_every": 0, "evaluate_every": 0}
     with host_reads() as reads:
         hooks = [Hook(1, lambda state: seen.append(len(reads)))]
-        train(Toy(), settings, tmp_path, seed=3, report=QUIET, hooks=hooks)
+        run_toy(tmp_path, hooks=hooks, clip_norm=1.0, ema_decay=0.9, **settings)
     assert seen[0] == seen[28] and reads.count("tolist") > 0
 
 
@@ -121,7 +118,7 @@ def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for steps in (4, 8):
-        train(Noting(), config(steps=steps, save_every=4), tmp_path, seed=3, resume=steps > 4)
+        run_toy(tmp_path, steps > 4, Noting(), quiet=False, steps=steps, save_every=4)
         output = capsys.readouterr().err
         assert ("odd row: of all (found before training)" in output) == (steps == 4)
         assert ("late row: of rank 0 (found in training)" in output) == (steps == 4)
@@ -204,6 +201,9 @@ def test_no_checkpoint_is_written_of_a_run_gone_wrong(tmp_path: Path) -> None:
     assert all(tensor.isfinite().all() for tensor in tensors(last).values())
 
 
+BEST_TWO: dict[str, Any] = {"average_checkpoints": 2, "average_by": "best"}
+
+
 class Scored(Toy):
     """A task whose evaluations give these validation losses and values of its metric."""
 
@@ -222,8 +222,7 @@ def test_a_validation_loss_that_is_no_number_is_divergence_and_never_the_best(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     task = Scored((1.0, 0.5), (math.nan, 1.0))
-    settings = config(average_checkpoints=2, average_by="best")
-    result = train(task, settings, tmp_path, seed=3)
+    result = run_toy(tmp_path, task=task, quiet=False, **BEST_TWO)
     assert (result.status, result.diverged_at) == ("diverged", 20)
     assert "validation loss is nan" in result.reason and result.metrics["sign"] == 1.0
     assert result.best == {"step": 10, "value": 0.5}
@@ -242,9 +241,7 @@ def test_the_best_is_of_the_highest_metric_that_is_a_number(
     tmp_path: Path, values: tuple[float, ...], best: int, held: list[int]
 ) -> None:
     """Others are held beside it, for an average."""
-    settings = config(average_checkpoints=2, average_by="best")
-    task = Scored(*((1.0, value) for value in values))
-    result = train(task, settings, tmp_path, seed=3, report=QUIET)
+    result = run_toy(tmp_path, task=Scored(*((1.0, value) for value in values)), **BEST_TWO)
     assert result.status == "finished" and result.best["step"] == best
     assert json.loads((tmp_path / "best" / "state.json").read_text())["step"] == best
     found = sorted(path.name for path in (tmp_path / "candidates").iterdir())
@@ -257,12 +254,11 @@ def test_the_best_of_a_killed_run_is_what_its_folder_holds(tmp_path: Path) -> No
     def killed(state: TrainingState) -> None:
         raise KeyboardInterrupt
 
-    settings = config(save_every=15, average_checkpoints=2, average_by="best")
+    settings = {"save_every": 15, **BEST_TWO}
     with pytest.raises(KeyboardInterrupt):
         task = Scored((1.0, 0.5), (1.0, 0.9))
-        train(task, settings, tmp_path, seed=3, hooks=[Hook(21, killed)], report=QUIET)
-    task = Scored((1.0, 0.3), (1.0, 0.4))
-    result = train(task, settings, tmp_path, seed=3, resume=True, report=QUIET)
+        run_toy(tmp_path, task=task, hooks=[Hook(21, killed)], **settings)
+    result = run_toy(tmp_path, resume=True, task=Scored((1.0, 0.3), (1.0, 0.4)), **settings)
     assert result.best == {"step": 20, "value": 0.9}
     kept = json.loads((tmp_path / "best" / "state.json").read_text())
     assert (kept["step"], kept["metrics"]["sign"]) == (20, 0.9)
@@ -271,8 +267,7 @@ def test_the_best_of_a_killed_run_is_what_its_folder_holds(tmp_path: Path) -> No
 
 
 def test_an_evaluation_without_a_number_is_no_better(tmp_path: Path) -> None:
-    task = Scored((1.0, 0.5), (1.0, math.nan))
-    result = train(task, config(patience=1), tmp_path, seed=3, report=QUIET)
+    result = run_toy(tmp_path, task=Scored((1.0, 0.5), (1.0, math.nan)), patience=1)
     assert (result.step, result.best["step"]) == (20, 10)
 
 
@@ -281,15 +276,14 @@ def test_a_signal_ends_a_run_after_its_step(tmp_path: Path, at: int, status: str
     seen = []
     hooks = [Hook(at, lambda state: signal.raise_signal(signal.SIGTERM)),
              Hook(at, lambda state: seen.append(state.detector.patience))]  # fmt: skip
-    settings = config(divergence_patience=7)
-    result = train(Toy(), settings, tmp_path, seed=3, hooks=hooks, report=QUIET)
+    result = run_toy(tmp_path, hooks=hooks, divergence_patience=7)
     assert (result.status, result.step, seen[0]) == (status, at, 7)
     assert list_checkpoints(tmp_path)[-1].name == f"step-{at:08d}"
 
 
 def test_a_run_that_fewer_steps_end_is_evaluated(tmp_path: Path) -> None:
     stop = Hook(17, lambda state: signal.raise_signal(signal.SIGTERM))
-    train(Toy(), config(), tmp_path, seed=3, hooks=[stop], report=QUIET)
+    run_toy(tmp_path, hooks=[stop])
     result = run_toy(tmp_path, resume=True, steps=17)
     assert (result.status, result.step) == ("finished", 17)
     trained, evaluated = [row for row in read_metrics(tmp_path) if row["step"] == 17]
@@ -311,9 +305,8 @@ def test_weights_that_are_not_finite_are_divergence(tmp_path: Path, at: int) -> 
         with torch.no_grad():
             state.parameters[0].fill_(float("inf"))
 
-    settings = config(save_every=4, log_every=30)
     hooks = [Hook(at, break_weights)]
-    result = train(UnseenWeight(), settings, tmp_path, seed=3, hooks=hooks, report=QUIET)
+    result = run_toy(tmp_path, task=UnseenWeight(), hooks=hooks, save_every=4, log_every=30)
     assert (result.status, result.reason) == ("diverged", "the weights are not finite")
     assert result.diverged_at == at
     assert f"step-{at:08d}" not in {path.name for path in list_checkpoints(tmp_path)}
@@ -324,7 +317,7 @@ def test_a_run_says_each_evaluation_once_and_what_is_next(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run = tmp_path / "a run"
-    result = train(Toy(), config(steps=8, evaluate_every=4), run, seed=3)
+    result = run_toy(run, quiet=False, steps=8, evaluate_every=4)
     evaluated, done, training, *metrics = capsys.readouterr().err.splitlines()[1:]
     assert re.fullmatch(r"step 4: training loss [\d.]+, validation loss [\d.]+", evaluated)
     assert done.startswith("finished after") and done.endswith("8 steps")
@@ -332,7 +325,7 @@ def test_a_run_says_each_evaluation_once_and_what_is_next(
     known = [["validation", name, f"{value:.4g}"] for name, value in result.metrics.items()]
     assert [line.split() for line in metrics[: len(known)]] == known
     assert metrics[-2:] == [f"  magneto evaluate '{run}'", f"  magneto report '{run}'"]
-    train(Toy(), config(steps=12, evaluate_every=0), run, seed=3, resume=True)
+    run_toy(run, resume=True, quiet=False, steps=12, evaluate_every=0)
     assert "12 steps, 4 since resumption\n" in capsys.readouterr().err
 
 
@@ -350,7 +343,7 @@ def test_patience_ends_training_and_the_best_weights_are_final(
             self.evaluated = getattr(self, "evaluated", 0) + 1
             return found | {"loss": abs(self.evaluated - 2) + 1.0, "undefined": math.nan}
 
-    result = train(Worse(), config(**settings), tmp_path, seed=3)
+    result = run_toy(tmp_path, task=Worse(), quiet=False, **settings)
     assert (result.status, result.step, result.best["step"]) == ("finished", 20, 8)
     output = capsys.readouterr().err
     assert "step 20: " in output and "validation loss 4\n" in output, "what the last weights scored"

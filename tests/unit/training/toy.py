@@ -21,7 +21,7 @@ from magneto.fields import configuration
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.logging import TrainingResult, read_metrics
-from magneto.training.loop import train
+from magneto.training.loop import Hook, train
 from magneto.training.task import Loss, Scores, Task
 from magneto.weights import open_tensors
 
@@ -190,12 +190,15 @@ def config(**changes: Any) -> TrainingConfig:
 
 
 def run_toy(
-    run: Path, resume: bool = False, task: Toy | None = None, **changes: Any
+    run: Path,
+    resume: bool = False,
+    task: Toy | None = None,
+    hooks: Sequence[Hook] = (),
+    quiet: bool = True,
+    **changes: Any,
 ) -> TrainingResult:
-    task = task or Toy(dropout=changes.pop("dropout", 0.0))
-    return train(
-        task, config(**changes), run, seed=3, resume=resume, report=ProgressBars(quiet=True)
-    )
+    task, report = task or Toy(dropout=changes.pop("dropout", 0.0)), ProgressBars(quiet)
+    return train(task, config(**changes), run, seed=3, resume=resume, hooks=hooks, report=report)
 
 
 def tensors(directory: Path) -> dict[str, Tensor]:
