@@ -134,17 +134,19 @@ def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, StoredTensor]
 ) -> None:
-    names = {name: parameter for name, parameter in unwrap(model).named_parameters()}
-    order = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    names = {id(parameter): name for name, parameter in unwrap(model).named_parameters()}
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    known = {names[id(parameter)]: number for number, parameter in enumerate(trained)}
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in stored.items():
         kind, name = key.split("/", 1)
-        if name not in names or id(names[name]) not in order:
+        if name not in known:
             raise ValueError(f"the optimizer's file has {key}, but this parameter is not trained")
-        of_rows = tensor.shape and tensor.shape == tuple(names[name].shape)
-        empty = torch.zeros_like(names[name].detach()) if of_rows else torch.zeros(tensor.shape)
+        parameter = trained[known[name]]
+        of_rows = tensor.shape and tensor.shape == tuple(parameter.shape)
+        empty = torch.zeros_like(parameter.detach()) if of_rows else torch.zeros(tensor.shape)
         load_pieces({key: piece_of(empty)}, {key: tensor}, "the optimizer's file")
-        state.setdefault(order.index(id(names[name])), {})[kind] = empty
+        state.setdefault(known[name], {})[kind] = empty
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 

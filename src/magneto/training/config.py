@@ -24,6 +24,8 @@ from magneto.fields import (
 # Larger batches only fill memory: the examples of a batch are chosen at once.
 BatchSize = Annotated[int, Interval(ge=1, le=1 << 24)]
 Schedule = Literal["constant", "linear", "polynomial", "cosine", "inverse_sqrt"]
+# Values of `distributed` that shard the model. With the others, each rank has a whole model.
+SHARDED = ("fsdp", "hybrid")
 
 
 @configuration

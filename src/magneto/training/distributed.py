@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from magneto.training.config import TrainingConfig
+from magneto.training.config import SHARDED, TrainingConfig
 
 if TYPE_CHECKING:
     # Only sharded models need them, and every process would wait a second for their import.
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 # Time for which ranks wait for the first, which prepares the data (NCCL's default is ten minutes).
 # torchrun ends all ranks at once if one dies.
 TIMEOUT = timedelta(hours=6)
-# Strategies that shard the model.
-SHARDED = ("fsdp", "hybrid")
 
 
 @dataclass(frozen=True)

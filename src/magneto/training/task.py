@@ -17,6 +17,7 @@ from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream, named_tensors
 from magneto.files import read_object, temporary_directory, write_json
 from magneto.progress import SILENT, Progress
+from magneto.training.config import SHARDED
 
 if TYPE_CHECKING:
     from magneto.tasks import TaskEntry
@@ -32,8 +33,6 @@ DIGEST_FILE = "data.digest"
 NON_FINITE = "non_finite"
 """Name in `Loss.logs` for the number of predictions that are left out because of a non-finite
 loss. If all predictions of a step are left out, the run has diverged."""
-WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
-"""Values of `training.distributed` with which each rank has a whole model."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +320,7 @@ def place_companion(task: Task, device: torch.device) -> None:
 
 def strategy_error(task: Task, strategy: str) -> str:
     """Return why a strategy does not suit a task, or "" if the strategy suits the task."""
-    if strategy in WHOLE_MODEL_STRATEGIES or not task.whole_model:
+    if strategy not in SHARDED or not task.whole_model:
         return ""
     return (f"training.distributed {strategy}: {task.whole_model}. Each rank needs a whole model "
             "for this task: use ddp")  # fmt: skip
