@@ -255,7 +255,7 @@ class Features:
         row, rate = int(self.table.rows[number]), self.filter_bank.config.sample_rate
         audio, segments = (self.table.columns[name] for name in ("audio", "segment"))
         if isinstance(audio, SpokenColumn):
-            return audio[row].sound(rate)
+            return audio[row].sound()
         return read_sound(partial(audio.file, row), rate, segments[row])
 
     def features(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:

@@ -262,10 +262,10 @@ class Spoken:
         planned, _ = self._plan(draw_speaker(self.speaker))
         return sum(frames for _, frames in planned) * int(HOP * self.sample_rate) / self.sample_rate
 
-    def sound(self, sample_rate: int) -> Waveform:
+    def sound(self) -> Waveform:
         speaker = draw_speaker(self.speaker)
         planned, random = self._plan(speaker)
-        samples = speak(planned, speaker, sample_rate, random)
+        samples = speak(planned, speaker, self.sample_rate, random)
         power = float((samples**2).mean()) * 10 ** (-random.uniform(*self.config.snr) / 10)
         noise = np.sqrt(power) * random.standard_normal(len(samples), np.float32)
         return Waveform((random.uniform(0.2, 1.0) * (samples + noise)).astype(np.float32))
