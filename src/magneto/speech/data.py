@@ -141,12 +141,11 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
     evaluation_only = config.validation_source == config.source
     readers = open_source(config.source, config, seed, progress)
     other = readers
-    names = config.validation_splits or splits_of_kind(readers, "validation")
-    if config.validation_source is not None:
-        if not evaluation_only:
-            other = open_source(config.validation_source, config, seed, progress)
-        kinds = (splits_of_kind(other, kind) for kind in VALIDATION_ORDER)
-        names = config.validation_splits or next(found for found in kinds if found)
+    if config.validation_source is not None and not evaluation_only:
+        other = open_source(config.validation_source, config, seed, progress)
+    kinds = ("validation",) if config.validation_source is None else VALIDATION_ORDER
+    found = (splits_of_kind(other, kind) for kind in kinds)
+    names = config.validation_splits or next(filter(None, found), ())
     validation = read_utterances(other, names, config, counts["validation"]) if names else None
     if validation is not None and evaluation_only:
         train = validation.take(np.zeros(0, np.int64))
