@@ -107,7 +107,7 @@ def test_a_model_computes_in_the_precision_that_is_asked_for(precision: str, dty
 def test_no_step_reads_the_device(tmp_path: Path) -> None:
     """Between logs nothing turns a tensor into a number."""
     seen = []
-    settings = {"log_every": 30, "save_every": 0, "evaluate_every": 0}
+    settings: dict[str, Any] = {"log_every": 30, "save_every": 0, "evaluate_every": 0}
     with host_reads() as reads:
         hooks = [Hook(1, lambda state: seen.append(len(reads)))]
         run_toy(tmp_path, hooks=hooks, clip_norm=1.0, ema_decay=0.9, **settings)
@@ -154,7 +154,7 @@ def test_a_batch_that_predicts_nothing_is_divergence_if_no_loss_is_finite(
             return Loss(found.total * counted, found.count * counted,
                         {NON_FINITE: torch.tensor(lost * empty)})  # fmt: skip
 
-    settings = {"steps": 12, "evaluate_every": 0, "divergence_patience": 4}
+    settings: dict[str, Any] = {"steps": 12, "evaluate_every": 0, "divergence_patience": 4}
     assert run_toy(tmp_path, task=Empty(), **settings).status == status
 
 
@@ -333,7 +333,7 @@ def test_patience_ends_training_and_the_best_weights_are_final(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Once the rate is far too high nothing gets better: that is seen, also after a resumption."""
-    settings = {"steps": 40, "evaluate_every": 4, "save_every": 4, "patience": 3}
+    settings: dict[str, Any] = {"steps": 40, "evaluate_every": 4, "save_every": 4, "patience": 3}
 
     class Worse(Toy):
         """Whose validation loss falls to step 8 and then rises."""
