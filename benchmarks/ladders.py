@@ -52,7 +52,7 @@ LADDERS = {
     "images-depth": f"{IMAGES} {NARROW} --depths 6,12,24 --target 96",
     "translation-depth": f"{PAIRS} {NARROW} --depths 6,12,24,36 --target 72",
     "text-depth": f"{TEXT} --model.width 64 --model.heads 4 --model.ffn_width 256 "
-    "--depths 6,12,24,48 --target 96",
+    "--depths 6,12,24,48,96 --target 192",
     "translation-width": f"{PAIRS} --model.encoder_layers 3 --model.decoder_layers 3 "
     "--widths 32,64,128,256 --target 512",
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
