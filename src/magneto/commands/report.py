@@ -69,7 +69,8 @@ def describe(run: Path, recipe: Recipe, task: Task) -> dict[str, Any]:
     last: dict[str, float] = {}
     for row in rows:
         found = {k: v for k, v in row.items() if k.startswith("validation_")}
-        last |= {key.removeprefix("validation_"): value for key, value in found.items()}
+        # A class that is neither in the data nor predicted has no score in the last evaluation.
+        last = {k.removeprefix("validation_"): v for k, v in found.items()} or last
     names = list(dict.fromkeys([*last, *baseline]))
     return {
         "name": run.resolve().name,

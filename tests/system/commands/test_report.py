@@ -38,7 +38,9 @@ def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
     copy = tmp_path / "copy"
     shutil.copytree(digits_run, copy)
     (copy / "data_problems.tsv").write_text("broken image\ta.jpg\tcut off\nbroken image\tb\tx\n")
-    (copy / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    first, last = {"validation_loss": 2.5, "validation_iou_cat": 0.0}, {"validation_loss": 1.25}
+    rows = [{"step": 1, "loss": 2.5}, {"step": 1, **first}, {"step": 2, **last}]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (copy / "result.json").unlink()
     for name in ("best", "final", "checkpoints"):
         shutil.rmtree(copy / name)
@@ -46,3 +48,5 @@ def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
     text = (copy / "report" / "report.html").read_text()
     assert "Data problems: broken image: 2. data_problems.tsv lists them." in text
     assert "it has not ended" in text
+    assert '<th scope="row">loss</th><td>1.25</td>' in text
+    assert '<th scope="row">iou_cat</th>' not in text
