@@ -152,11 +152,14 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
 
 
 def other_data(run: Path, source: str) -> dict[str, Any]:
-    """Return the overrides for evaluating a run on another data source."""
-    fields = {"data.source": source}
-    if hasattr(open_run(run).data, "validation_source"):
-        fields["data.validation_source"] = source
-    return fields
+    """Return the overrides for evaluating a run on another data source.
+
+    The names of the recipe's validation splits do not apply to other data. The recipe's limit
+    applies to evaluation during training only.
+    """
+    held = {"validation_source": source, "validation_splits": None, "validation_limit": None}
+    known = {f"data.{name}": v for name, v in held.items() if hasattr(open_run(run).data, name)}
+    return {"data.source": source, **known}
 
 
 def pretrained_run(config: Any) -> Path:

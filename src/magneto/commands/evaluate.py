@@ -217,12 +217,11 @@ def recognition_metrics(
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
     if not split:
         return dict(overrides)
+    from magneto.runs import other_data
+
     data: Any = open_run(run, overrides).data
-    source = overrides.get("data.source") or data.source
-    # The recipe's limit applies to evaluation during training only.
-    changed = {"data.validation_limit": None} | dict(overrides)
-    return changed | {"data.source": source, "data.validation_source": source,
-                      "data.validation_splits": split}  # fmt: skip
+    changed = {**other_data(run, data.source), **overrides}
+    return changed | {"data.validation_source": data.source, "data.validation_splits": split}
 
 
 def keep(
@@ -271,8 +270,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     if args.data:
         known = read_tags(Path(run_tokenizer(args.run)))
         texts = read_test_texts(args.data, data, known, args.directions, args.limit)
-        # The recipe's limit applies to evaluation during training only.
-        other = other_data(args.run, args.data) | {"data.validation_limit": None}
+        other = other_data(args.run, args.data)
         overrides = {**other, **overrides, "data.languages": ",".join(known)}
     else:
         texts = select_directions(read_validation_texts(data, args.limit), args.directions)

@@ -216,7 +216,7 @@ def test_an_evaluation_decodes_with_the_chosen_search(run: Path, capsys, monkeyp
 def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
     run: Path, capsys, tmp_path: Path
 ) -> None:
-    """A recipe's limit applies to validation during training only."""
+    """A recipe's limit and its names of splits apply to validation during training only."""
     for split in ("train", "dev"):
         folder = tmp_path / "k" / "data" / split
         wavs = [write(folder / f"{split}{n}.wav", sample_rate=8000) for n in range(3)]
@@ -227,7 +227,9 @@ def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
     text = (limited / "recipe.yaml").read_text()
     assert "validation_limit: null" in text
     text = text.replace("validation_limit: null", "validation_limit: 2")
+    text = text.replace("validation_splits: null", "validation_splits: [dev-clean]")
     (limited / "recipe.yaml").write_text(text)
     words = ["--data", str(tmp_path / "k"), "--splits", "data/dev", "--write", str(tmp_path / "o")]
     assert answer(capsys, "evaluate", limited, *words)["splits"]["data/dev"]["utterances"] == 3
     assert len((tmp_path / "o" / "data" / "dev.jsonl").read_text().splitlines()) == 3
+    assert answer(capsys, "evaluate", limited, *words[:2])["utterances"] == 3
