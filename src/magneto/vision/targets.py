@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,8 +39,9 @@ TRIES = 10
 
 # Rows whose similarities to all vectors are computed at once.
 CHUNK = 8192
-# Iterations of k-means of builtin:patches.
+# Iterations of k-means of builtin:patches, and the file in a run's assets with its centres.
 K_MEANS_ITERATIONS = 20
+PATCHES_FILE = "patches.safetensors"
 # Batches of training images for k-means and for the baseline's frequencies.
 SAMPLED_BATCHES = 16
 
@@ -255,34 +257,41 @@ def patch_pixels(images: Tensor, size: int) -> Tensor:
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)
 
 
+def patch_directions(images: Tensor, size: int) -> Tensor:
+    return F.normalize(patch_pixels(images, size), dim=-1)
+
+
 class PatchTokenizer(nn.Module):
     """Image tokenizer without an encoder: k-means of the patches' pixels.
 
-    `config` is an `ImageInputConfig` with a field `codes`. `batches` are images in [-1, 1], each
-    (batch, channels, height, width).
+    `config` is an `ImageInputConfig` with a field `codes`. `vectors` are the centres, one for each
+    code.
     """
 
     vectors: Tensor
 
-    def __init__(
-        self,
+    def __init__(self, config: Any, vectors: Tensor) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("vectors", vectors)
+
+    @classmethod
+    def fit(
+        cls,
         config: Any,
         batches: Iterable[Tensor],
         seed: int,
         iterations: int = K_MEANS_ITERATIONS,
-    ) -> None:
-        super().__init__()
-        self.config = config
-        rows = torch.cat([self.directions(images).flatten(0, 1) for images in batches])
-        vectors = k_means(rows, require(config.codes, "codes"), iterations, seed)
-        self.register_buffer("vectors", vectors)
-
-    def directions(self, images: Tensor) -> Tensor:
-        return F.normalize(patch_pixels(images, self.config.input_sizes[1]), dim=-1)
+    ) -> PatchTokenizer:
+        """Fit the centres to images in [-1, 1], each batch (batch, channels, height, width)."""
+        size, codes = config.input_sizes[1], require(config.codes, "codes")
+        rows = torch.cat([patch_directions(images, size).flatten(0, 1) for images in batches])
+        return cls(config, k_means(rows, codes, iterations, seed))
 
     def encode(self, images: Tensor) -> Tensor:
         with without_autocast(images):
-            rows = self.directions(images.to(self.vectors.dtype))
+            size = self.config.input_sizes[1]
+            rows = patch_directions(images.to(self.vectors.dtype), size)
             return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])
 
 
@@ -346,19 +355,21 @@ class CodePrediction(ImageInputTask):
         name = data.image_tokenizer
         if run := tokenizer_run(name):
             found: Any = load_tokenizer(run[0], config)
+        elif Path(name).name == PATCHES_FILE:
+            found = PatchTokenizer(config, load_file(name)["vectors"])
         elif config.codes is None:
             raise ValueError(f"data.image_tokenizer {name} needs a number of codes: set "
                              "model.codes")  # fmt: skip
         elif name == BUILTIN_TOKENIZER:
             some = islice(self.plain_batches(), SAMPLED_BATCHES)
             images = (batch["images"][~batch["broken"]] for batch in some)
-            found = PatchTokenizer(config, images, self.seed)
+            found = PatchTokenizer.fit(config, images, self.seed)
         else:  # `magneto plan` needs no images: random codes
             side, _, channels = config.input_sizes
             draw = torch.Generator().manual_seed(self.seed)
             shape = -(-config.codes // config.patches), channels, side, side
             noise = torch.rand(shape, generator=draw)
-            found = PatchTokenizer(config, [2 * noise - 1], self.seed, iterations=0)
+            found = PatchTokenizer.fit(config, [2 * noise - 1], self.seed, iterations=0)
         return CodeTargets(found, data.normalisation).requires_grad_(False).eval()
 
     def codes(self) -> int:
@@ -382,17 +393,22 @@ class CodePrediction(ImageInputTask):
         return [*super().digests(), self.targets.digest()]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        return super().save_assets(directory) | {"model.codes": self.codes()}
+        kept = super().save_assets(directory) | {"model.codes": self.codes()}
+        if self.data_config.image_tokenizer == BUILTIN_TOKENIZER:
+            # Other data would have other codes.
+            path = kept["data.image_tokenizer"] = directory / PATCHES_FILE
+            save_file(self.targets.tokenizer.state_dict(), path)
+        return kept
 
 
 def tokenizer_run(name: str) -> tuple[Path, Any] | None:
-    """Return an image tokenizer's run and its model's configuration, or None if built in.
+    """Return an image tokenizer's run and its model's configuration, or None for k-means.
 
     Raises:
         ConfigError: If the run is not a run of an image tokenizer.
         FileNotFoundError: If there is no run.
     """
-    if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
+    if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER) or Path(name).name == PATCHES_FILE:
         return None
     from magneto.runs import resolved_recipe, run_task  # other users of this module open no run
 

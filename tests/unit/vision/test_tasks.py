@@ -103,6 +103,15 @@ def test_a_run_is_opened_without_what_it_was_trained_with(
     assert not any("codebook" in name or "tokenizer" in name for name in names)
 
 
+def test_other_images_have_the_codes_of_the_run(tmp_path: Path) -> None:
+    train_small("image-modelling", tmp_path / "run", training__steps=1)
+    source = grey_squares(tmp_path / "images", 8)["data__source"]
+    other = {"data.source": source, "data.validation_source": source}
+    opened: list[Any] = [load_run(tmp_path / "run", "auto", data).task for data in ({}, other)]
+    made = small_task("image-modelling").targets.digest()
+    assert [task.targets.digest() for task in opened] == [made, made]
+
+
 DERIVED = ("image_size", "patch_size", "channels", "max_length")
 
 

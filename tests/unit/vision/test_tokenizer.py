@@ -54,7 +54,9 @@ def flat_patches() -> torch.Tensor:
 def test_patches_that_look_alike_have_one_code() -> None:
     images = flat_patches()
     # From some starts two shades share a code; the best of a few does not.
-    found = [PatchTokenizer(patch_config(), [images[:10], images[10:]], seed) for seed in range(8)]
+    found = [
+        PatchTokenizer.fit(patch_config(), [images[:10], images[10:]], seed) for seed in range(8)
+    ]
     codes = max((t.encode(images) for t in found), key=lambda codes: len(codes.unique()))
     means = images.unfold(2, 2, 2).unfold(3, 2, 2).mean((-1, -2)).flatten(1)
     spread = torch.stack([means[codes == code].std() for code in range(4)])
@@ -62,7 +64,7 @@ def test_patches_that_look_alike_have_one_code() -> None:
 
 
 def test_the_tokenizer_reads_pixels_from_minus_one_to_one() -> None:
-    tokenizer = PatchTokenizer(patch_config(channels=3), [torch.randn(4, 3, 8, 8)], 0)
+    tokenizer = PatchTokenizer.fit(patch_config(channels=3), [torch.randn(4, 3, 8, 8)], 0)
     pixels = torch.randint(256, (8, 8, 3), dtype=torch.uint8).numpy()
     half = torch.from_numpy(InputFormat(8, 3, "half").normalise(pixels))[None]
     for kind in ("half", "imagenet"):
@@ -79,7 +81,7 @@ def test_a_runs_tokenizer(tokenizer_run: Path, tmp_path: Path) -> None:
     assert torch.equal(targets(images), tokenizer.encode(images))
     assert (
         targets.digest()
-        != CodeTargets(PatchTokenizer(patch_config(), [images], 0), "half").digest()
+        != CodeTargets(PatchTokenizer.fit(patch_config(), [images], 0), "half").digest()
     )
     with pytest.raises(ValueError, match=r"images of another size: give --model.patch_size 2"):
         load_tokenizer(tokenizer_run, patch_config(patch_size=4))
