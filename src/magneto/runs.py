@@ -96,10 +96,10 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
         ValueError: If the weights are damaged, not finite, or of another model.
     """
     from magneto.training.checkpoint import load_pieces, model_pieces
-    from magneto.weights import check_finite, find_weights, open_tensors
+    from magneto.weights import check_finite, find_weights, open_weights
 
     directory = find_weights(run, which)
-    load_pieces(model_pieces(model), open_tensors(directory), directory)
+    load_pieces(model_pieces(model), open_weights(directory), directory)
     check_finite(model.state_dict(), directory)
     return directory
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from magneto.files import DamagedError, check_directory, read_object
 
-MODEL = "model"
+MODEL, AVERAGE = "model", "ema"
 # Weights of a run besides its checkpoints.
 NAMED = ("best", "final", "averaged")
 STEP = re.compile(r"step-(\d+)")
@@ -75,6 +75,11 @@ def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
         )
         for name, entry in index.items()
     }
+
+
+def open_weights(directory: Path) -> dict[str, StoredTensor]:
+    """Open weights for use: a checkpoint's averaged weights if there are any, else its weights."""
+    return open_tensors(directory, AVERAGE if has_tensors(directory, AVERAGE) else MODEL)
 
 
 def index_path(directory: Path, kind: str) -> Path:

@@ -47,7 +47,7 @@ from magneto.language.text import LENGTH_SAMPLE, build_tokenizer, derive_length
 from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer, warn_unlearnt
 from magneto.training.task import Loss, Scores, Task, write_assets
-from magneto.weights import StoredTensor, find_weights, open_tensors
+from magneto.weights import StoredTensor, find_weights, open_weights
 
 # Texts of each validation set per evaluation batch, and texts per batch of predictions.
 EVALUATION_BATCH = 64
@@ -352,7 +352,7 @@ def check_pretrained(config: Any) -> None:
 
 
 def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTensor]:
-    stored = open_tensors(find_weights(run))
+    stored = open_weights(find_weights(run))
     tensors = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
     if not tensors:
         raise ValueError(f"{run} has no text encoder. Give a masked-lm run.")

@@ -34,7 +34,7 @@ from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.features import CMVN_FILE, Normaliser
 from magneto.speech.model import Transducer
 from magneto.training.task import NON_FINITE, Figure, Loss, Scores, Task, add_losses, write_assets
-from magneto.weights import StoredTensor, find_weights, open_tensors
+from magneto.weights import StoredTensor, find_weights, open_weights
 
 # Share of empty validation transcripts above which a warning is shown.
 MOSTLY_EMPTY = 0.9
@@ -116,7 +116,7 @@ class SpeechRecognition(Task):
         run = self.model_config.pretrained
         if not run:
             return {}
-        weights = dict(open_tensors(find_weights(user_path(run))))
+        weights = dict(open_weights(find_weights(user_path(run))))
         with torch.device("meta"):
             names = list(self.build_model().state_dict())
         missing = [name for name in names if name not in weights]

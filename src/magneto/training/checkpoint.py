@@ -50,6 +50,7 @@ from magneto.training.distributed import (
 from magneto.training.optimizer import WeightAverage
 from magneto.training.task import ASSETS, DIGEST_FILE
 from magneto.weights import (
+    AVERAGE,
     MODEL,
     StoredTensor,
     has_tensors,
@@ -63,7 +64,6 @@ from magneto.weights import (
 )
 
 OPTIMIZER = "optimizer"
-AVERAGE = "ema"
 STATE = "state.json"
 # Sections of a recipe that can't change when a run is resumed.
 FIXED_SECTIONS = ("task", "seed", "model", "data")

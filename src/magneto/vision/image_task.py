@@ -23,7 +23,7 @@ from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision.transforms import validation_transform
-from magneto.weights import find_weights, open_tensors
+from magneto.weights import find_weights, open_weights
 
 HINT = "give an image-modelling or image-classification run"
 PARTS = ("embedding.", "class_token.", "encoder.")
@@ -45,7 +45,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
     weights of `model`, not the values.
     """
     run, held = pretrained_encoder(config)
-    stored = open_tensors(find_weights(run))
+    stored = open_weights(find_weights(run))
     wanted = {n: t for n, t in model.state_dict().items() if n.startswith(PARTS)}
     missing = sorted(wanted.keys() - stored.keys())
     if missing:

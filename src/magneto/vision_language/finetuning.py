@@ -46,7 +46,7 @@ from magneto.vision_language.tables import (
     each_caption,
     load_captions,
 )
-from magneto.weights import StoredTensor, find_weights, open_tensors
+from magneto.weights import StoredTensor, find_weights, open_tensors, open_weights
 
 PREFIX = "encoder."
 # Files of a folder that `magneto export` or `magneto convert` wrote.
@@ -94,7 +94,7 @@ def load_pretrained(
     """
     run = pretrained_run(config)
     held = held_config(run)
-    stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
+    stored = exported_tensors(run) if is_exported(run) else open_weights(find_weights(run))
     expected = model.state_dict()
     state: dict[str, StoredTensor | Tensor] = {
         name: stored[name] for name in expected if name.startswith(PREFIX) and name in stored

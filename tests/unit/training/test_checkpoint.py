@@ -20,7 +20,16 @@ from magneto.training.evaluation import evaluate
 from magneto.training.logging import TrainingResult
 from magneto.training.loop import Hook, Stop, TrainingState
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
-from tests.unit.training.toy import Moving, Toy, equal, flip_a_bit, run_toy, same
+from tests.unit.training.toy import (
+    Moving,
+    Toy,
+    equal,
+    flip_a_bit,
+    run_toy,
+    same,
+    tensors,
+    toy_model,
+)
 
 ALONE = single_process(torch.device("cpu"))
 
@@ -29,6 +38,14 @@ ALONE = single_process(torch.device("cpu"))
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run; it has checkpoints of the steps 28 and 30."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_weights_of_a_step_are_the_averages_that_were_evaluated(run: Path) -> None:
+    for which in ("30", "last"):
+        model = toy_model()
+        load_weights(model, run, which)
+        for name, tensor in tensors(run / "final").items():
+            assert torch.equal(model.state_dict()[name], tensor)
 
 
 def resume(run: Path, **changes: Any) -> TrainingResult:
