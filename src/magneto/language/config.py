@@ -244,7 +244,8 @@ class ClassificationDataConfig:
     """Share of rows used for validation if the source has no validation set. A hash of the text
     selects the validation rows."""
     validation_source: str | None = None
-    """Separate source of validation rows."""
+    """Separate source of validation rows. From `validation_source`, Magneto reads the validation
+    split. If there is none, and `glue` is none, the test split is read."""
 
     @rule
     def _labels_differ(self) -> Iterator[str]:

@@ -36,7 +36,7 @@ from magneto.data.formats import (
     read_source,
 )
 from magneto.data.problems import EMPTY, BadRecord, Counts, join_words, quantity, read_each
-from magneto.data.sources import check_builtin, held_out, parse_source
+from magneto.data.sources import SPLIT_NAMES, check_builtin, held_out, parse_source
 from magneto.data.table import Classes, Table, by_split, divide, table_of_columns, table_of_records
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import (
@@ -97,7 +97,9 @@ def read_texts(config: ClassificationDataConfig) -> LabelledTexts:
     """
     counts, source, other = Counts(), config.source, None
     if config.validation_source is not None:
-        other = read_tables(config.validation_source, VALIDATION, config, counts)
+        # GLUE's test rows have no labels.
+        held = VALIDATION if config.glue in GLUE else VALIDATION | {"test": SPLIT_NAMES["test"]}
+        other = read_tables(config.validation_source, held, config, counts)
     evaluation_only = config.validation_source == source
     if other is not None and evaluation_only:
         splits = other
@@ -168,6 +170,8 @@ def read_tables(
     else:
         tables = read_source(source, counts, "text", layout=text_folders)
         tables = {split: table for split, table in tables.items() if split in splits} or tables
+    if "test" in splits and "validation" in tables:
+        tables.pop("test", None)
     unknown = UNKNOWN if task or named.kind == "hf" else UNKNOWN[:1]
     return {split: labelled_rows(table, config, unknown, counts) for split, table in tables.items()}
 
@@ -177,6 +181,8 @@ def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, 
     if not path.is_dir():
         return {"train": path} if has_ending(path, endings) else {}
     found = find_files(path, endings, splits)
+    if "validation" in found:
+        found.pop("test", None)
     files = [file for file in sorted(path.iterdir()) if has_ending(file, endings)]
     if files and not found:
         wanted = " or ".join(next(iter(splits.values())))

@@ -219,6 +219,22 @@ def test_the_hub_is_read_through_datasets(tmp_path: Path) -> None:
     assert [len(one.train), *map(len, one.validation.values())] == [5, 3, 2]
 
 
+@pytest.mark.parametrize("prefix", ["", "hf:"])
+def test_other_data_without_a_validation_split_are_the_test_split(
+    tmp_path: Path, prefix: str
+) -> None:
+    if prefix:
+        pytest.importorskip("datasets").disable_progress_bars()
+    for split, count in (("train", 5), ("test", 3), ("validation", 2)):
+        rows = "".join(f"text {i},{'xy'[i % 2]}\n" for i in range(count))
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows}")
+    other = {"validation_source": f"{prefix}{tmp_path}"}
+    for held in (2, 3):
+        found = load(Path(other["validation_source"]), **other)
+        assert len(found.validation[""]) == held == found.counts[ROWS]
+        (tmp_path / "validation.csv").unlink(missing_ok=True)
+
+
 def sentence(number: int) -> str:
     words = [f"word{number % 7}", "is", "after", f"a{number}", "and", "before", f"b{number}"]
     return " ".join(words)
