@@ -66,8 +66,8 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    what = ("maximum number of batches, of questions with --tasks, or of sentences per direction "
-            "in translation (default: all)")  # fmt: skip
+    what = ("maximum number of batches, or of questions with --tasks (default: all). In "
+            "translation, BLEU and chrF cover so many sentences per direction.")  # fmt: skip
     add("--limit", type=at_least_one, help=what)
     what = ("also write the metrics to RUN/scores/NAME.json for `magneto table` (with --splits: "
             "NAME-SPLIT.json)")  # fmt: skip
