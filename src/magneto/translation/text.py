@@ -470,7 +470,8 @@ def read_test_texts(
         if missing and directions:
             raise ValueError(f"{source} has no {split} text for {', '.join(missing)}. {has}")
     else:
-        selected = [d for d in both if config.pivot_language in d]
+        pivot = {config.pivot_language} & {*known}  # a model of one pair may lack the pivot
+        selected = [d for d in both if pivot <= {*d}]
         selected.sort(key=lambda d: (d[0] != config.pivot_language, d))
     counts, texts = Counts(), {}
     for direction in (d for d in selected if d in both):

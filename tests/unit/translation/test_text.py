@@ -308,3 +308,8 @@ def test_references_have_a_limit_an_order_and_two_sides(tmp_path: Path) -> None:
     assert list(read_test_texts(source, own, known, None, None).texts) == [("de", "fr")]
     with pytest.raises(ValueError, match="no validation text for en-xx"):
         read_test_texts(source, own, known, ["en-xx"], None)
+    # A model of two languages without the pivot is trained, and tested, in both directions.
+    own = replace(config, languages=None)
+    assert list(read_test_texts(source, own, ["de", "fr"], None, None).texts) == [
+        ("de", "fr"), ("fr", "de"),
+    ]  # fmt: skip
