@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.unit.nn.grids import timm_module
+from tests.unit.nn import grids
 
 WIDTH, HEADS, LAYERS, INNER, WORDS, SIDE = 32, 4, 3, 48, 40, 12
 ARGS = {"encoder_attention_heads": HEADS}
@@ -21,7 +21,7 @@ TEXT, IMAGE = 18, 10
 def beit3(normalize_output: bool = True, **others: Any) -> nn.Module:
     """torchscale's own BEiT3; skips where it is not installed."""
     pytest.importorskip("torchscale")
-    package = timm_module("torchscale.model.BEiT3")
+    package = grids.timm_module("torchscale.model.BEiT3")
     from torchscale.architecture.config import EncoderConfig
 
     values = {
@@ -124,10 +124,7 @@ class Pretraining(Authors):
 def shaken(model: nn.Module) -> nn.Module:
     """No weight is neutral, and no half like the other; rows that are never read are zeros."""
     torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-        for name, parameter in model.named_parameters():
-            if ".embed_positions." in name:
-                parameter[:2] = 0
-    return model.eval()
+    for name, parameter in grids.shaken(model).named_parameters():
+        if ".embed_positions." in name:
+            parameter.data[:2] = 0
+    return model

@@ -72,8 +72,7 @@ NORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("placement", NORMS)
+@pytest.mark.parametrize(("placement", "tied"), [*zip(NORMS, (True, False) * 2, strict=True)])
 def test_a_decoder_there_and_back_is_bit_equal(placement: str, tied: bool) -> None:
     state = decoder(*NORMS[placement], tied)
     ours, made = there_and_back(state, args(placement, "decoder"))

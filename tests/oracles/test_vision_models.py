@@ -69,19 +69,14 @@ def with_group_norm(theirs: nn.Module) -> nn.Module:
     return theirs
 
 
-def upernet_config(**changes: Any) -> Any:
-    transformers = pytest.importorskip("transformers")
-    backbone = transformers.ConvNextConfig(out_features=["stage1"])
-    return transformers.UperNetConfig(
-        backbone_config=backbone, hidden_size=CHANNELS, pool_scales=list(SCALES),
-        num_labels=CLASSES, auxiliary_channels=CHANNELS, auxiliary_in_channels=WIDTH,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", ["UperNetHead", "UperNetFCNHead"])
 def test_heads_are_transformers(kind: str) -> None:
     modeling = pytest.importorskip("transformers.models.upernet.modeling_upernet")
-    theirs = with_group_norm(getattr(modeling, kind)(upernet_config(), [WIDTH] * 4))
+    settings = modeling.UperNetConfig(
+        hidden_size=CHANNELS, pool_scales=list(SCALES), num_labels=CLASSES,
+        auxiliary_channels=CHANNELS, auxiliary_in_channels=WIDTH,
+    )  # fmt: skip
+    theirs = with_group_norm(getattr(modeling, kind)(settings, [WIDTH] * 4))
     levels: Any = maps(28, 14, 7, 3)
     ours: nn.Module = UperNetHead(WIDTH, CHANNELS, CLASSES, SCALES, 0.1)
     given = levels

@@ -214,7 +214,7 @@ def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]
     write_fairseq_order(user_path(source), target, config.vocab_size)
     assets = vision_language_assets(config, load_tokenizer(target), image_processor(config))
     save_processors(assets, directory)
-    return {("eos_token_id" if name == "end" else name): n for name, n in assets.values.items()}
+    return dict(assets.values)
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:

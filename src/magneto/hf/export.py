@@ -133,9 +133,15 @@ def decoder_assets(tokenizer: Any, length: int) -> Assets:
 
 def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Assets:
     """Return a text encoder's assets, for inputs of at most `length` tokens."""
-    values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
     processor = encoder_tokenizer(tokenizer, length, template)
-    return Assets(values, tokenizer, [processor])
+    return Assets(special_tokens(tokenizer), tokenizer, [processor])
+
+
+def special_tokens(tokenizer: Any) -> dict[str, int]:
+    return {
+        "bos_token_id": tokenizer.begin, "eos_token_id": tokenizer.end,
+        "pad_token_id": tokenizer.pad,
+    }  # fmt: skip
 
 
 def vision_language_assets(
@@ -148,11 +154,8 @@ def vision_language_assets(
     template = MASKED_AT_END if config.ends_in_mask else FRAMED
     fast = encoder_tokenizer(tokenizer, config.max_length, template)
     processor = images if fast is None else MagnetoVisionLanguageProcessor(images, fast)
-    values = {
-        "end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad,
-        "mask_token_id": tokenizer.mask, **class_names(labels),
-    }  # fmt: skip
-    return Assets(values, tokenizer, [processor])
+    named = {"mask_token_id": tokenizer.mask, **class_names(labels)}
+    return Assets(special_tokens(tokenizer) | named, tokenizer, [processor])
 
 
 def _text_classifier(config: Any, data: Any) -> Assets:
@@ -348,6 +351,4 @@ def harness_scores(
             f"lm-evaluation-harness cannot run {', '.join(names)}: {first}. Without internet, "
             "give --include DIR, a folder of .yaml task files that read local data."
         ) from error
-    if found is None:
-        raise ValueError(f"lm-evaluation-harness returned no result for {', '.join(names)}")
-    return dict(found)
+    return found

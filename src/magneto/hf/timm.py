@@ -91,12 +91,12 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     architecture = str(args.get("architecture", ""))
     if any(word in architecture for word in UNSUPPORTED):
         raise ValueError(f"timm's {architecture} is not supported")
-    pool = args.get("global_pool")
-    if isinstance(pool, str) and pool not in ("token", "avg"):  # other libraries' are no texts
-        raise ValueError(f"global_pool {pool!r} is not supported, only 'token' and 'avg'")
     if "head.weight" not in state:
         raise ValueError("the weights have no classifier (head.weight). Convert weights of image "
                          "classification.")  # fmt: skip
+    pool = args.get("global_pool")
+    if isinstance(pool, str) and pool not in ("token", "avg"):  # in MAE's code, a boolean
+        raise ValueError(f"global_pool {pool!r} is not supported, only 'token' and 'avg'")
     if "dist_token" in state:
         raise ValueError("a distillation token (dist_token) is not supported")
     if "norm.weight" in state and "fc_norm.weight" in state:

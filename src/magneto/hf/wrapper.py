@@ -168,8 +168,9 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         if ":" in str(core.get("placement", "")):
             raise ValueError(f"placement {core['placement']!r} is not one of Magneto's, so it "
                              "cannot be saved or loaded")  # fmt: skip
-        self.core = core | {"placement": placement_name(self.shape(**core))}
-        values = {**transformers_sizes(self.shape(**core)), **self.values, **values}
+        config = self.shape(**core)
+        self.core = core | {"placement": placement_name(config)}
+        values = {**transformers_sizes(config), **self.values, **values}
         # transformers changes this copy when it resizes the vocabulary.
         self.vocab_size = values.pop("vocab_size", self.core.get("vocab_size"))
         values.setdefault("tie_word_embeddings", self.core.get("tie_embeddings", False))

@@ -106,8 +106,9 @@ def test_texts_are_truncated_and_names_of_files_refused(tmp_path: Path) -> None:
     ids = tokenizer.encode(TEXTS[:1])[0]
     assert row == frame_text(ids, tokenizer, 7, [tokenizer.mask]).tolist()
     assert assets.values == {
-        "end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad,
-        "mask_token_id": tokenizer.mask, **hf.class_names(["no", "yes"]),
+        "bos_token_id": tokenizer.begin, "eos_token_id": tokenizer.end,
+        "pad_token_id": tokenizer.pad, "mask_token_id": tokenizer.mask,
+        **hf.class_names(["no", "yes"]),
     }  # fmt: skip
     for named in ("cat.png", ["cat.png"], Path("cat.png")):
         with pytest.raises(TypeError, match=r"Open cat\.png with PIL\.Image\.open"):
