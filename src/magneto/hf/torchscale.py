@@ -284,6 +284,9 @@ class _Beit3(WeightFormat):
     # All of the authors' models have a mask token; only the pre-training model uses it.
     ignored = re.escape(MASK_TOKEN)
     otherwise = ("embedding_scale",)
+    needed: tuple[str, ...] = (
+        f"{PATCHES}.weight", f"{POSITIONS}.A.weight", WORDS, f"{POSITIONS}.B.weight"
+    )  # fmt: skip
 
     def __init__(
         self, mark: str, model: Any, config: Any, head: Names, sizes: Mapping[str, str],
@@ -298,10 +301,15 @@ class _Beit3(WeightFormat):
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
         parts = ("text_embed.", "vision_embed.", "encoder.")
-        return {
+        state = {
             f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
             for name, tensor in state.items()
         }
+        for name in (*self.needed, *self.sizes.values()):
+            if name not in state:
+                raise ValueError(f"the BEiT-3 weights have no {name}, which a "
+                                 f"{self.model.__name__} needs")  # fmt: skip
+        return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
         width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
@@ -366,6 +374,7 @@ class _Beit3Classifier(_Beit3):
     """Format of BEiT3ForImageClassification, without the language tensors."""
 
     ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
+    needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
 
     def values(self, state: State) -> dict[str, Any]:
         return {

@@ -72,11 +72,11 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
 
 
 def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
-    paths = write_photos(tmp_path / "pictures", 6)
+    paths = write_photos(tmp_path / "pictures" / "all", 6)
     for split, some in (("train", paths[:3]), ("val", paths[3:5]), ("test", paths[5:])):
         lines = ({"path": path, "text": f"{split} {path}"} for path in some)
         write_lines(tmp_path / f"{split}.jsonl", lines)
-    folder = str(tmp_path / "pictures")
+    folder = str(tmp_path / "pictures" / "all")
     found = load(tmp_path, image_folder=folder)
     assert len(found.train) == 3 and captions(found.validation) == {"val 3.png", "val 4.png"}
     assert captions(load(tmp_path, image_folder=folder, validation_split="test").validation) == {
