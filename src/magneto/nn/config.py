@@ -92,9 +92,10 @@ class TransformerConfig:
     """Width of a head (default: null, `width / heads`)."""
     windows: tuple[PositiveInt | None, ...] = ()
     """Sliding window of each layer's self-attention, from the bottom layer up. If the model has
-    more layers than the list has windows, the list is repeated. A window is the number of nearest
-    positions that a position attends to, itself included. null means all positions. Mistral has
-    (4096,), and Gemma 2 has (4096, null) (default: no windows)."""
+    more layers than the list has windows, the list is repeated. In a decoder, a window is the
+    number of positions that a position attends to, itself included. In an encoder, a window of w
+    also covers the next w - 1 positions. null means all positions. Mistral has (4096,), and Gemma 2
+    has (4096, null) (default: no windows)."""
     norm: NormKind = "layernorm"
     """Kind of all norms."""
     norm_eps: PositiveFloat = 1e-5

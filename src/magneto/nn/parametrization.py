@@ -29,6 +29,7 @@ from torch import nn
 
 from magneto.nn.embedding import PatchProjection, TextEmbedding
 from magneto.nn.init import CUT_STD, NORMAL_STD, Projection, xavier_std
+from magneto.nn.position import TransformerXLLogits
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def scale_of(
     std, base_std = (initial_std(each, key) for each in (module, base))
     ratio = base_std / std if std else 1.0
     # The rows of an embedding are outputs.
-    if len(shape) < 2 or isinstance(module, nn.Embedding) or shape[1] == smaller[1]:
+    vectors = len(shape) < 2 or isinstance(module, nn.Embedding | TransformerXLLogits)
+    if vectors or shape[1] == smaller[1]:
         return Scale(ratio)
     times = shape[1] / smaller[1]
     grows = shape[0] != smaller[0]
@@ -110,6 +112,8 @@ def initial_std(module: nn.Module, key: str) -> float:
         if isinstance(module, PatchProjection):
             return xavier_std(inputs, len(weight)) if key == "weight" else 0.0
         return (3 * inputs) ** -0.5  # torch's initialisation of weight and bias
+    if isinstance(module, TransformerXLLogits):
+        return xavier_std(*module.content_bias.shape)
     return 0.0
 
 

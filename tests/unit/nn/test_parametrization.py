@@ -8,6 +8,7 @@ from magneto.cli import main
 from magneto.nn.config import TransformerConfig
 from magneto.nn.embedding import VectorTable
 from magneto.nn.parametrization import Scale, scale_initial_values, width_scales
+from magneto.nn.transformer import Encoder
 from magneto.progress import SILENT
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.distributed import single_process
@@ -89,6 +90,22 @@ class Tied(nn.Module):
         self.table = VectorTable(10, config.width, 1.0)
         self.head = nn.Linear(config.width, 10, bias=False)
         self.head.weight = self.table.weight
+
+
+def test_biases_of_transformer_xl_begin_alike_at_every_width() -> None:
+    spreads = []
+    for width in (64, 1024):
+        config = TransformerConfig(layers=1, width=width, heads=width // 16, ffn_width=width,
+                                   positions="transformer_xl", parametrization="mup",
+                                   base_width=64)  # fmt: skip
+        torch.manual_seed(0)
+        model = Encoder(config)
+        scale_initial_values(model, scales := width_scales(model))
+        found = {name: p for name, p in model.named_parameters() if "content_bias" in name
+                 or "position_bias" in name}  # fmt: skip
+        assert len(found) == 2 and {scales[name].rate for name in found} == {1.0}
+        spreads.append(torch.cat([p.flatten() for p in found.values()]).std().item())
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.15)
 
 
 def test_a_weight_with_two_scales_is_refused() -> None:
