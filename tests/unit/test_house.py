@@ -16,8 +16,8 @@ from tests.unit.test_imports import FILES, module_name, statements
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 46_170,
-    "lines of tests": 31_500,
+    "lines of source": 46_560,
+    "lines of tests": 31_930,
     "lines of benchmarks": 4_510,
     "modules": 154,
     "modules with one importer": 23,
