@@ -317,6 +317,6 @@ def test_a_run_begins_with_the_weights_of_another(
     task.prepare(progress)
     assert task.initial_weights()
     assert any("weights are initialised randomly: intermediate" in line for line in progress.lines)
-    monkeypatch.setattr("magneto.speech.task.open_tensors", lambda path: {"elsewhere": None})
+    monkeypatch.setattr("magneto.speech.task.open_weights", lambda path: {"elsewhere": None})
     with pytest.raises(ValueError, match="has no weights of this model"):
         task.initial_weights()
