@@ -73,7 +73,8 @@ def parser() -> Parser:
         "table",
         "Print tables of scores with 95 % intervals, with a row for each placement. In the first "
         "table, each placement has its best learning rate (and best --grid values). Each further "
-        "table compares all placements at one learning rate (and one choice of --grid values). "
+        "table compares the placements that have scores at one learning rate (and one choice of "
+        "--grid values). "
         "Columns are validation scores, scores saved by `magneto evaluate RUN --keep NAME`, and "
         "leaderboard results in RUN/scores/. "
         "The option --preset arranges the columns as in a table of the paper: "
