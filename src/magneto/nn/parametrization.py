@@ -86,9 +86,9 @@ def scale_of(
 ) -> Scale:
     std, base_std = (initial_std(each, key) for each in (module, base))
     ratio = base_std / std if std else 1.0
-    # The rows of an embedding are outputs.
-    vectors = len(shape) < 2 or isinstance(module, nn.Embedding | TransformerXLLogits)
-    if vectors or shape[1] == smaller[1]:
+    # The rows of an embedding are outputs. Transformer-XL's biases are vectors, one per head.
+    vectors = isinstance(module, nn.Embedding | TransformerXLLogits)
+    if len(shape) < 2 or vectors or shape[1] == smaller[1]:
         return Scale(ratio)
     times = shape[1] / smaller[1]
     grows = shape[0] != smaller[0]
