@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands import train
 from magneto.commands.plan import try_steps
 from magneto.commands.shared import Parser, answer
-from magneto.commands.train import check_empty
 from magneto.config import ConfigError
 from magneto.fields import as_yaml
 from magneto.files import user_path
@@ -44,7 +43,7 @@ def main(words: Sequence[str]) -> int:
             raise ConfigError([f"--{field}: use {how}"])
     out = args.out or Path("runs") / name_of(args.data)
     if args.go:
-        check_empty(out)
+        train.check_empty(out)
     from magneto.start.candidates import candidates
 
     found = candidates(args.data, overrides)  # names a wrong path before torch is imported

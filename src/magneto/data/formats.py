@@ -117,7 +117,9 @@ def read_source(
         parts = shards_by_split(path, shards)
         return {split: read_shards(own, counts, progress) for split, own in parts.items()}
     files = find_files(path)
-    if files := files if "train" in files else find_metadata(path):
+    if "train" not in files:
+        files = find_metadata(path)
+    if files:
         return {split: read_file(file, counts) for split, file in files.items()}
     own = layout(path, counts) if layout else {}
     if not own and kind not in ENDINGS:
