@@ -124,7 +124,7 @@ def test_recordings(tmp_path: Path) -> None:
     )  # fmt: skip
     changes = {"validation_source": str(speech_source(tmp_path / "held")), "cmvn": "none"}
     task, message = task_of("transducer/tiny", source, **changes)
-    assert f"11 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in message
+    assert f"11 {MALFORMED} [{source}, line 9: nested too deeply; {source}, line 10: " in message
     assert "channel must be a whole number, 0 or more, not inf" in message
     assert "5 missing recordings" in message
     assert "1 recording without the requested channel" in message

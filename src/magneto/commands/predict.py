@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
@@ -258,7 +259,7 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
             else:
                 check_file(name, "table")
                 path = Path(name)
-            table = read_file(path, counts)
+            table = replace(read_file(path, counts), where=name)
 
         @torch.no_grad()
         def ask(some: Sequence[int], table: Table = table) -> Sequence[Any]:
@@ -267,7 +268,7 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
 
         for start in range(0, len(table), SORTED):
             some = range(start, min(start + SORTED, len(table)))
-            answers += make_batch(ask, some, lambda number, name=name: f"{name}, row {number + 1}")
+            answers += make_batch(ask, some, table.place)
             progress.update("predicting rows", len(answers), None)
     progress.finish()
     progress.say(f"{len(answers):,} rows{counts.describe()}")

@@ -26,9 +26,9 @@ from magneto.data.files import (
     existing_path,
     has_ending,
     is_table,
+    number_rows,
     open_table,
     open_text,
-    read_rows,
     stream_records,
     walk_files,
 )
@@ -146,7 +146,7 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
             raise ValueError(f"{path} has no column {field!r} among {columns}. Set "
                              "data.text_field. If the file has no header, add one as the first "
                              "line.")  # fmt: skip
-        return read_rows(path, rows, header, counts, read)
+        return (text for _, text in number_rows(path, rows, header, counts, read))
     if has_ending(path, (*RECORDS, ".tar")):
         return stream_records(path, counts, read)
     if split not in ("", "train"):

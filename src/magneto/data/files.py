@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from magneto.data.problems import (
     BadRecord,
     Counts,
     guarded,
-    read_each,
+    number_each,
 )
 from magneto.files import nearest_path, user_path
 
@@ -233,16 +234,17 @@ def _as_object(value: Any) -> Record:
     return value
 
 
-def read_rows(
+def number_rows(
     path: Path,
     rows: Iterable[list[str]],
     names: Sequence[str],
     counts: Counts,
-    read: Callable[[Record], R | None] = lambda record: record,
-) -> Iterator[R]:
-    """Convert each table row to a dict by column name, and yield the result of `read`.
+    read: Callable[[Record], R | None],
+) -> Iterator[tuple[int, R]]:
+    """Convert each table row to a dict by column name; yield its number and the result of `read`.
 
-    Blank rows are skipped. Rows with too few or too many cells are counted as malformed.
+    The header is row 1. Blank rows are skipped. Rows with too few or too many cells are counted as
+    malformed.
     """
 
     def parse(cells: list[str]) -> R | None:
@@ -252,7 +254,7 @@ def read_rows(
             raise BadRecord(f"{len(cells)} cells instead of {len(names)}")
         return read(dict(zip(names, cells, strict=True)))
 
-    return read_each(rows, parse, counts, f"{path}, row", first=2)
+    return number_each(rows, parse, counts, f"{path}, row", count(2))
 
 
 def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
@@ -348,6 +350,22 @@ def stream_records(
     Raises:
         ValueError: If the file is damaged.
     """
+    return (found for _, found in number_records(path, counts, read))
+
+
+def unit_of(path: Path) -> str:
+    """Return what the numbers of a file's records count: "member", "row", "record" or "line"."""
+    if path.suffix == ".tar":
+        return "member"
+    if is_table(path):
+        return "row"
+    return "record" if has_ending(path, (".json",)) and _is_list(path) else "line"
+
+
+def number_records(
+    path: Path, counts: Counts, read: Callable[[Record], R | None]
+) -> Iterator[tuple[int, R]]:
+    """Yield each record's number in its file, and the result of `read`; see `stream_records`."""
 
     def parse_member(member: tuple[str, bool]) -> R | None:
         text, is_json = member
@@ -356,15 +374,17 @@ def stream_records(
     def parse_line(line: str) -> R | None:
         return read(_as_object(parse_value(line, counts))) if line.strip() else None
 
-    if path.suffix == ".tar":
-        return read_each(_texts(path, counts), parse_member, counts, f"{path}, member")
-    if is_table(path):
+    unit = unit_of(path)
+    where, numbers = f"{path}, {unit}", count(1)
+    if unit == "member":
+        return number_each(_texts(path, counts), parse_member, counts, where, numbers)
+    if unit == "row":
         header, cells = open_table(path, counts)
-        return read_rows(path, cells, header, counts, read)
-    if has_ending(path, (".json",)) and _is_list(path):
+        return number_rows(path, cells, header, counts, read)
+    if unit == "record":
         rows = read_list(path, None, counts)
-        return read_each(rows, lambda row: read(_as_object(row)), counts, f"{path}, record")
-    return read_each(read_lines(path, counts), parse_line, counts, f"{path}, line")
+        return number_each(rows, lambda row: read(_as_object(row)), counts, where, numbers)
+    return number_each(read_lines(path, counts), parse_line, counts, where, numbers)
 
 
 def _is_list(path: Path) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,12 +22,13 @@ from magneto.data.files import (
     existing_path,
     has_ending,
     is_table,
+    number_records,
+    number_rows,
     open_table,
     parse_value,
     quoted_separator,
-    read_rows,
-    stream_records,
     tar_members,
+    unit_of,
     unpacked_name,
     walk_files,
 )
@@ -179,15 +181,18 @@ def read_file(path: Path, counts: Counts) -> Table:
     if is_table(path):
         header, cells = open_table(path, counts)
         names = list(dict.fromkeys(header))
-        rows = read_rows(path, cells, header, counts, lambda record: list(record.values()))
-        found = list(zip(*rows, strict=True))
+        rows = list(number_rows(path, cells, header, counts, lambda row: list(row.values())))
+        found = list(zip(*(row for _, row in rows), strict=True))
         columns = dict(zip(names, found or [()] * len(names), strict=True))
         separator = quoted_separator(path) if has_ending(path, (".csv",)) else "\t"
-        return table_of_columns(columns, str(path), path.parent, separator)
-    records = list(stream_records(path, counts))
-    if not records:
-        raise ValueError(f"{path} has no records{counts.describe()}")
-    return table_of_records(records, str(path), path.parent)
+        table = table_of_columns(columns, str(path), path.parent, separator)
+    else:
+        rows = list(number_records(path, counts, lambda record: record))
+        if not rows:
+            raise ValueError(f"{path} has no records{counts.describe()}")
+        table = table_of_records([record for _, record in rows], str(path), path.parent)
+    numbers = np.array([number for number, _ in rows], np.int64)
+    return replace(table, numbers=numbers, unit=unit_of(path))
 
 
 def media_column(table: Table, name: str) -> MediaColumn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -149,20 +150,27 @@ def guarded(kind: type[BadRecord] = BadRecord, prefix: str = "") -> Iterator[Non
 
 
 def read_each(
+    records: Iterable[T], read: Callable[[T], R | None], counts: Counts, where: str
+) -> Iterator[R]:
+    """Yield the result of `read` for each record; see `number_each`."""
+    return (found for _, found in number_each(records, read, counts, where, count(1)))
+
+
+def number_each(
     records: Iterable[T],
     read: Callable[[T], R | None],
     counts: Counts,
     where: str,
-    first: int = 1,
-) -> Iterator[R]:
-    """Yield the result of `read` for each record.
+    numbers: Iterable[int],
+) -> Iterator[tuple[int, R]]:
+    """Yield the number of each record and the result of `read`.
 
     If `read` raises an error, the record is counted as malformed and skipped. If `read` returns
-    None, the record is skipped and not counted. Messages name a record by `where` and a number, as
-    in "a.jsonl, line 3". The first record has the number `first`. ModuleNotFoundError and errors of
-    the iterator `records` are not caught.
+    None, the record is skipped and not counted. Messages name a record by `where` and its number,
+    as in "a.jsonl, line 3". ModuleNotFoundError and errors of the iterator `records` are not
+    caught.
     """
-    for number, record in enumerate(records, first):
+    for record, number in zip(records, numbers, strict=False):
         try:
             found = read(record)
         except ModuleNotFoundError:
@@ -171,7 +179,7 @@ def read_each(
             counts.record(MALFORMED, f"{where} {number}", reason(error))
         else:
             if found is not None:
-                yield found
+                yield number, found
 
 
 def reason(error: Exception) -> str:

@@ -13,19 +13,30 @@ selection of rows is a new table, which shares the columns of the first table wi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from magneto.config import abbreviate, nearest
 from magneto.data.cache import content_digest
 from magneto.data.media import MediaColumn
-from magneto.data.problems import OTHER_SPLITS, BadRecord, Counts, guarded, join_words, quantity
+from magneto.data.problems import (
+    OTHER_SPLITS,
+    BadRecord,
+    Counts,
+    guarded,
+    join_words,
+    number_each,
+    quantity,
+)
 from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATION_ORDER, hash_of, held_out_limit
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 # Usual names of columns, in order of preference.
 COLUMN_ALIASES = {
@@ -92,6 +103,8 @@ class Table:
         where: Name of the source for messages.
         root: Folder to which relative paths in the columns refer.
         separator: Character between the cells of a .csv or .tsv file, or "" for any other source.
+        numbers: Number of each row in its file, selected or not; empty if rows count from 1.
+        unit: What these numbers count, such as "line".
     """
 
     columns: Mapping[str, Any]
@@ -99,6 +112,8 @@ class Table:
     where: str = ""
     root: Path = field(default_factory=Path)
     separator: str = ""
+    numbers: Sequence[int] | np.ndarray = ()
+    unit: str = "record"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -113,6 +128,23 @@ class Table:
         if isinstance(column, np.ndarray):
             return column[self.rows]
         return [column[number] for number in self.rows.tolist()]
+
+    def number(self, row: int) -> int:
+        return int(self.numbers[row]) if len(self.numbers) else row + 1
+
+    def place(self, row: int) -> str:
+        """Return a row's place in its file, for messages, such as "a.csv, row 3"."""
+        return f"{self.where}, {self.unit} {self.number(row)}"
+
+    def read_each(
+        self, records: Iterable[T], read: Callable[[T], R | None], counts: Counts
+    ) -> Iterator[R]:
+        """Yield the result of `read` for each of the selected rows' `records`.
+
+        Malformed records are counted and named by their place in the file, as in `number_each`.
+        """
+        numbers, where = map(self.number, self.rows.tolist()), f"{self.where}, {self.unit}"
+        return (found for _, found in number_each(records, read, counts, where, numbers))
 
     def take(self, indices: np.ndarray) -> Table:
         """Return a table of the selected rows. `indices` are row numbers or a boolean mask."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,15 @@ from magneto.data.formats import (
     read_hub,
     read_source,
 )
-from magneto.data.problems import EMPTY, BadRecord, Counts, join_words, quantity, read_each
+from magneto.data.problems import (
+    EMPTY,
+    BadRecord,
+    Counts,
+    join_words,
+    number_each,
+    quantity,
+    read_each,
+)
 from magneto.data.sources import SPLIT_NAMES, check_builtin, held_out, parse_source
 from magneto.data.table import Classes, Table, by_split, divide, table_of_columns, table_of_records
 from magneto.data.tokenizer import Tokenizer
@@ -229,9 +237,10 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
             raise BadRecord(f"{len(cells)} cells, not {max(places) + 1}")
         return [cells[place] for place in places]
 
-    found = list(read_each(rows[start:], read, counts, f"{path}, row", first=1 + start))
-    columns = {name: [cells[n] for cells in found] for n, name in enumerate(names)}
-    return table_of_columns(columns, str(path), path.parent, "\t")
+    found = list(number_each(rows[start:], read, counts, f"{path}, row", count(1 + start)))
+    columns = {name: [cells[n] for _, cells in found] for n, name in enumerate(names)}
+    table = table_of_columns(columns, str(path), path.parent, "\t")
+    return replace(table, numbers=[number for number, _ in found], unit="row")
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
@@ -288,7 +297,7 @@ def labelled_rows(
         return None
 
     names = find_columns(table, config, "text", "pair", "label")
-    kept = list(read_each(rows_of(table, names), read, counts, f"{table.where}, record"))
+    kept = list(table.read_each(rows_of(table, names), read, counts))
     columns: dict[str, Any] = {"text": [pair.text for pair, _ in kept]}
     if config.paired:
         columns["pair"] = [pair.pair for pair, _ in kept]
@@ -343,7 +352,7 @@ def read_unlabelled(
         return as_pair(text, pair, config.paired)
 
     rows = rows_of(table, find_columns(table, config, "text", "pair"))
-    yield from read_each(rows, read, counts, f"{table.where}, record")
+    yield from table.read_each(rows, read, counts)
 
 
 def line_pairs(lines: Iterable[str], paired: bool) -> Iterator[TextPair]:

@@ -241,7 +241,7 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
             column[number] = value
         return number
 
-    kept = list(read_each(table.rows.tolist(), read, counts, f"{table.where}, record"))
+    kept = list(table.read_each(table.rows.tolist(), read, counts))
     counts[READ] += len(kept)
     rows = np.array(kept, np.int64)
     return replace(table, columns={"audio": sound, **columns}, rows=rows)
@@ -371,6 +371,7 @@ def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
     """
     counts.update(file_counts)
     file_counts.clear()
+    file_counts.named.clear()
     return table
 
 

@@ -321,7 +321,7 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
         raise table.no_column(column)
     present = images.present()[table.rows]
     for row in table.rows[~present].tolist():
-        counts.record(WITHOUT_IMAGE, f"{table.where}, record {row + 1}", "no image")
+        counts.record(WITHOUT_IMAGE, table.place(row), "no image")
     if not present.any():
         raise ValueError(f"{table.where} has no images{counts.describe()}")
     return table.take(present)

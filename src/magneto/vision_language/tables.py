@@ -186,12 +186,11 @@ def read_records(
     If `read` returns None, the record is left out and not counted.
     """
 
-    def read_row(row: int) -> Mapping[str, Any] | None:
-        return read(row, {name: column[row] for name, column in table.columns.items()})
+    def read_row(row: int) -> tuple[int, Mapping[str, Any]] | None:
+        found = read(row, {name: column[row] for name, column in table.columns.items()})
+        return None if found is None else (row, found)
 
-    where = f"{table.where}, record"
-    return {row: values for row in table.rows.tolist()
-            for values in read_each([row], read_row, counts, where, row + 1)}  # fmt: skip
+    return dict(table.read_each(table.rows.tolist(), read_row, counts))
 
 
 def with_words(
@@ -268,7 +267,7 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
         for text in texts_of(texts[row]):
             words, known = " ".join(text.split()), captions.get(number, [])
             if not words:
-                counts.record(EMPTY, f"{table.where}, record {row + 1}", "no text")
+                counts.record(EMPTY, table.place(row), "no text")
             elif words in known:
                 counts[TWICE] += 1
             else:

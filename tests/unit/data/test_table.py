@@ -5,10 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from magneto.data.formats import read_file
 from magneto.data.media import Files
-from magneto.data.problems import Counts
+from magneto.data.problems import MALFORMED, Counts
 from magneto.data.sources import hash_of
-from magneto.data.table import FROM_TEST, TEST_UNUSED, Table, divide, hold_out, table_of_records
+from magneto.data.table import (
+    FROM_TEST,
+    TEST_UNUSED,
+    Table,
+    by_split,
+    divide,
+    hold_out,
+    table_of_records,
+)
 
 # Words in the order of their hashes, the first of which is below a share of 0.15.
 ORDER = sorted(map(str, range(11)), key=hash_of)
@@ -18,6 +27,27 @@ def people(count: int, speakers: int) -> Table:
     return table_of_records(
         [{"text": f"{n}", "speaker": f"s{n % speakers}"} for n in range(count)], "x"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "places"),
+    [
+        ("a.csv", ["text,split", "1,train", "", "2,dev", "3", "x,dev"], ["row 5", "row 6"]),
+        ("a.jsonl", ["", '{"text": 1, "split": "train"}', "{", '{"text": "x", "split": "dev"}'],
+         ["line 3", "line 4"]),
+        ("a.json", ['[{"text": 1, "split": "train"}, 7, {"text": "x", "split": "dev"}]'],
+         ["record 2", "record 3"]),
+    ],
+)  # fmt: skip
+def test_rows_are_named_by_their_place_in_the_file(
+    name: str, lines: list[str], places: list[str], tmp_path: Path
+) -> None:
+    """Also in a split, and after rows that were skipped; the header is row 1."""
+    (tmp_path / name).write_text("\n".join(lines))
+    found = by_split(read_file(tmp_path / name, counts := Counts()), counts)["validation"]
+    list(found.read_each(found.values("text"), int, counts))
+    named = [line.split(":")[0] for line in counts.named[MALFORMED]]
+    assert named == [f"{tmp_path / name}, {place}" for place in places]
 
 
 def test_usual_names_are_found_and_a_wrong_one_has_the_nearest() -> None:

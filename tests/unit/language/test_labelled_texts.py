@@ -118,8 +118,10 @@ def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     assert [row[0] for row in rows] == ["a", "d", "\ufffd"]
     assert counts == {ROWS: 3, MALFORMED: 1, EMPTY: 1, UNLABELLED: 1, INVALID_UTF8: 1}
     path = tmp_path / "b.jsonl"
-    path.write_text('{"text": "a", "other": "b", "label": 0}\n{"text": "a", "label": 1}\n')
-    assert read(path, pair_column="other")[1] == {ROWS: 1, MALFORMED: 1}
+    path.write_text('{"text": "a", "other": "b", "label": 0}\n\n{"text": "a", "label": 1}\n')
+    counts = read(path, pair_column="other")[1]
+    assert counts == {ROWS: 1, MALFORMED: 1}
+    assert counts.named[MALFORMED] == [f"{path}, line 3: no text"]
     path = tmp_path / "numbers.tsv"
     path.write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\ne\tinf\n")
     rows, counts = read(path, target="number")

@@ -90,9 +90,10 @@ def test_tables_of_pieces_and_with_other_columns(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"b.csv has no column 'audio' among .*data.audio_column"):
         read(tmp_path / "b.csv")
     lines = [{"audio": "a.wav", "text": "x", "split": split} for split in ("train", "dev")]
-    path = write_lines(tmp_path / "c.jsonl", [*lines, "{"])
+    path = write_lines(tmp_path / "c.jsonl", [*lines, "{", {"split": "dev"}])
     _, counts = read(path, "train", "validation")
-    assert +counts == {MALFORMED: 1}  # once for both splits
+    assert +counts == {MALFORMED: 2}  # once for both splits
+    assert counts.named[MALFORMED][1] == f"{path}, line 4: no audio, or no text"
 
 
 def test_librispeech(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:
     problems = DataProblems()
     path = write_lines(tmp_path / "all.jsonl", [*rows[:1], odd[3], *rows[1:], *odd])
     found = load(path, problems, validation_source=str(path), validation_fraction=0.3)
-    assert f"{path}, record 26: no question" in found.counts.describe()
+    assert f"{path}, line 26: no question" in found.counts.describe()
     assert len(found.train) == 24 + 2 and len(found.validation) == 24 + 3
     assert found.train.values("image_id")[-3:] == ["11.png", "99", "0"]
     assert found.counts[MALFORMED] == 4 and found.counts[MISSING] == found.counts[LOST] == 1
