@@ -145,21 +145,22 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan that shuffles the examples in each epoch.
 
     The plan returns an array with a row (draw, number) for each example. A global batch has
-    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). An epoch has
-    `count` rows, copies included. With two copies, an epoch therefore has only half of the
-    examples. In an epoch, copy number i of an example has the draw epoch * repeats + i.
+    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). Only the copies of
+    its first and of its last example may be in two batches. An epoch has `count` rows, copies
+    included. With two copies, an epoch therefore has only half of the examples. In an epoch, copy
+    number i of an example has the draw epoch * repeats + i.
     """
-    # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
-    chunk = max(1, batch_size // repeats)
 
     def order(epoch: int) -> np.ndarray:
-        numbers = epoch_order(count, seed, epoch)[: -(-count // repeats)]
-        rows = [
-            with_draw(numbers[start : start + chunk], epoch * repeats + repeat)
-            for start in range(0, len(numbers), chunk)
-            for repeat in range(repeats)
-        ]
-        return np.concatenate(rows)[:count]
+        numbers = epoch_order(count, seed, epoch)
+        if repeats == 1:
+            return with_draw(numbers, epoch)
+        places = np.arange(count)
+        copies, batches = places % repeats, (epoch * count + places) // batch_size
+        rows = np.stack([epoch * repeats + copies, numbers.repeat(repeats)[:count]], axis=1)
+        # Copies of an image are not neighbours in a batch, unless an epoch has few rows there:
+        # mixing neighbours would mix the copies.
+        return rows[np.lexsort((copies, batches))]
 
     return EpochPlan(lru_cache(maxsize=2)(order), count, batch_size)
 

@@ -68,6 +68,19 @@ def test_repeats_come_in_one_batch_with_draws_of_their_own() -> None:
             assert all(one != other for one, other in zip(batch[::2], batch[1::2], strict=True))
 
 
+def test_copies_of_two_examples_at_most_are_in_other_batches() -> None:
+    """Also if the copies do not divide a batch, and after an epoch that began within a batch."""
+    plan, borders = shuffled(500, 32, 1, repeats=3), 0
+    for batch in map(plan, range(80)):
+        assert len(np.unique(batch, axis=0)) == 32
+        if len({*(batch[:, 0] // 3)}) == 2:  # of two epochs
+            borders += 1
+            continue
+        _, copies = np.unique(batch[:, 1], return_counts=True)
+        assert (copies != 3).sum() <= 2 and (np.diff(batch[:, 1]) != 0).all()
+    assert borders == 5
+
+
 LENGTHS = np.random.default_rng(0).integers(4, 100, 1003)
 
 
