@@ -58,6 +58,7 @@ class Score:
     seeds: tuple[float, ...]  # one score per seed
     point: Point = ()
     within: float = math.nan  # half-width of the 95 % interval over the examples of one run
+    numbers: tuple[int, ...] = ()  # the seeds
 
     @property
     def mean(self) -> float:
@@ -139,7 +140,7 @@ def scores_at(runs: Sequence[Measured]) -> list[Score]:
     names = [name for name in values[0] if all(name in each for each in values)]
     return [
         Score(runs[0].row, name, tuple(each[name].value for each in values), runs[0].point,
-              values[0][name].half_width)
+              values[0][name].half_width, tuple(run.recipe.seed for run in runs))
         for name in names
     ]  # fmt: skip
 
@@ -176,7 +177,7 @@ def averages(scores: Sequence[Score], columns: Sequence[str]) -> list[Score]:
     found = []
     for row in rows if common else ():
         own = [by_place[row, name] for name in common]
-        same_seeds = len({len(score.seeds) for score in own}) == 1
+        same_seeds = len({(score.numbers, len(score.seeds)) for score in own}) == 1
         each = zip(*(score.seeds for score in own), strict=True) if same_seeds else ()
         # Without the same seeds in all columns, the mean has no interval.
         means = tuple(map(fmean, each)) or (fmean(score.mean for score in own),)

@@ -279,6 +279,9 @@ def test_the_average_is_that_of_the_paper_or_over_what_every_row_has() -> None:
     lines = table("", scores + averages(scores, NUMBERS), ["a", "b"], GLUE)
     assert lines[0][-1] == "average of 1" and lines[2][1:] == ["-", "80.0", "80.0"]
     assert lines[1][1:] == ["15.0 ± 63.5", "65.0 ± 63.5", "65.0 ± 63.5"]
+    pairs = [Score("a", name, (0.0, 2.0), numbers=seeds)
+             for name, seeds in (("cola matthews", (1, 2)), ("mrpc accuracy", (2, 3)))]  # fmt: skip
+    assert averages(pairs, NUMBERS) == [Score("a", "average of 2", (1.0,))]
 
 
 def test_baselines(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
