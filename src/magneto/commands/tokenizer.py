@@ -68,6 +68,8 @@ def main(words: Sequence[str]) -> int:
         hint = f", not {words[0]!r}{nearest(words[0], ['train'])}" if words else ""
         raise ConfigError([f"the subcommand of magneto tokenizer must be train{hint}"])
     args = parser().parse(words[1:])
+    if args.kind == "byte-bpe" and "--sample" in {word.partition("=")[0] for word in words}:
+        raise ConfigError(["--sample has no effect with --kind byte-bpe; omit it"])
     progress = ProgressBars()
     piped = standard_input_as_file() if is_standard_input(args.data) else nullcontext(args.data)
     with piped as source:

@@ -69,6 +69,7 @@ def test_the_command_and_its_mistakes(
         ((*common, "--out", tmp_path / "x.json", "--vocab-size", 9), "--vocab-size 260 or more"),
         ((*common, "--out", other), "a byte-bpe tokenizer needs a .json file"),
         ((*common[:3], "--out", tmp_path / "y.json"), f"[{corpus}, line 1: "),
+        ((*common, "--out", tmp_path / "z.json", "--sample", 500), "--sample has no effect with"),
     ):
         assert message in refused(capsys, "tokenizer", *given)
     assert not other.exists() and not list(tmp_path.glob(".*"))
