@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypeVar
 
@@ -257,6 +258,12 @@ class ImageDataConfig(ImageSourceConfig):
     image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images."""
+
+    @rule
+    def _classes_differ(self) -> Iterator[str]:
+        for name, times in Counter(self.classes or ()).most_common(1):
+            if times > 1:
+                yield f"classes has the name {name!r} {times} times: make all names different"
 
 
 @configuration

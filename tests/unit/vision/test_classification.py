@@ -99,6 +99,8 @@ def test_classes_are_named_by_a_file(tmp_path: Path) -> None:
     assert task.names == list(COLOURS)
     assert sorted(set(task.splits.validation.labels_of().tolist())) == [2, 3]
     assert given_names(ImageClassificationDataConfig(classes=words)) == words
+    with pytest.raises(ValueError, match="classes has the name 'a' 2 times"):
+        ImageClassificationDataConfig(classes=("b", "a", "a"))
     lines.write_text("a\nb\na\n")
     with pytest.raises(ValueError, match="has a class name twice"):
         task_of(folder, **given).prepare()
