@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from magneto.data.stream import LazyBatches
 from magneto.nn.config import TransformerConfig
-from magneto.nn.position import resize_positions
+from magneto.nn.position import ABSOLUTE, OWN_BIAS, SHARED_BIAS, resize_positions
 from magneto.runs import pretrained_run, resolved_recipe, warn_unlearnt
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import evaluation_images
@@ -23,7 +23,7 @@ from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision.transforms import validation_transform
-from magneto.weights import find_weights, open_weights
+from magneto.weights import StoredTensor, find_weights, open_weights
 
 HINT = "give an image-modelling or image-classification run"
 PARTS = ("embedding.", "class_token.", "encoder.")
@@ -38,11 +38,11 @@ LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encoder.input_norm.")
 
 
-def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
+def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor | Tensor]:
     """Return the weights of patch embedding, class token and encoder from the run in `pretrained`.
 
-    Learned positions are interpolated to the model's grid. The function reads only the names of the
-    weights of `model`, not the values.
+    Learned positions are interpolated to the model's grid, and only these are read. The function
+    reads only the names of the weights of `model`, not the values.
     """
     run, held = pretrained_encoder(config)
     stored = open_weights(find_weights(run))
@@ -50,8 +50,9 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
     missing = sorted(wanted.keys() - stored.keys())
     if missing:
         raise ValueError(f"{run} has no weights {missing[0]}: {HINT}")
-    state = {name: stored[name].read() for name in wanted}
-    return resize_positions(state, held, config)
+    tables = {n: stored[n].read() for n in wanted if n.endswith((ABSOLUTE, OWN_BIAS, SHARED_BIAS))}
+    others = {name: stored[name] for name in wanted.keys() - tables.keys()}
+    return {**others, **resize_positions(tables, held, config)}
 
 
 def pretrained_encoder(config: Any) -> tuple[Path, Any]:
@@ -173,7 +174,7 @@ class FineTuning(ImageTask):
         config = self.model_config
         return pretrained_encoder(config) if config.pretrained else None
 
-    def initial_weights(self) -> dict[str, Tensor]:
+    def initial_weights(self) -> dict[str, StoredTensor | Tensor]:
         if not self.model_config.pretrained:
             return {}
         with torch.device("meta"):
