@@ -251,7 +251,7 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
         returns the name of the Auto class.
 
     Raises:
-        ConfigError: If the task has no export.
+        ConfigError: If the task has no export, or if the run leaves out images or texts.
         FileExistsError: If the directory is not empty.
     """
     module, _, custom = task.partition(":")
@@ -260,6 +260,10 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
     if task not in ASSETS:
         raise ConfigError([f"magneto export: task {task} has no export to transformers. Open the "
                            "run with magneto.runs.load_run."])  # fmt: skip
+    if (read := getattr(data, "input", "both")) != "both":
+        raise ConfigError([f"magneto export: the run reads only one input (data.input is {read}), "
+                           "but transformers would give the model images and texts. Use magneto "
+                           "predict."])  # fmt: skip
     return save_export(model, directory, ASSETS[task](model.config, data))
 
 

@@ -94,9 +94,18 @@ def test_translation(tmp_path: Path, capsys) -> None:
     assert written[0, 0] == task.vocabulary.end and written.shape[1] <= 7
 
 
-def test_other_models_are_refused(tmp_path: Path) -> None:
-    recipe = load_recipe("image-tokenizer/tiny")
-    with pytest.raises(ConfigError, match="image-tokenizer has no export") as refused:
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("image-tokenizer", {}, "image-tokenizer has no export"),
+        ("visual-question-answering", {"data.input": "question"}, "data.input is question"),
+    ],
+)
+def test_other_models_are_refused(
+    name: str, changes: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    recipe = load_recipe(f"{name}/tiny", changes)
+    with pytest.raises(ConfigError, match=message) as refused:
         hf.export_model(recipe.task, torch.nn.Linear(1, 1), recipe.data, tmp_path / "out")
     assert len(refused.value.lines) == 1
     assert not (tmp_path / "out").exists()
