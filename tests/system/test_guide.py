@@ -102,7 +102,7 @@ def test_a_task(follow: Follow, capsys: pytest.CaptureFixture[str]) -> None:
     assert "diabetes.Regressor" in printed["export"]
     Path("bad.csv").write_text("\n".join([NAMES.replace("bmi", "weight"), *PATIENTS]))
     assert magneto(["predict", "runs/diabetes", "bad.csv"]) == 2
-    assert "bad.csv, row 1: KeyError: 'bmi'" in capsys.readouterr().err
+    assert "bad.csv, row 2: KeyError: 'bmi'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

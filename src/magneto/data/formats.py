@@ -122,7 +122,8 @@ def read_source(
     if "train" not in files:
         files = find_metadata(path)
     if files:
-        return {split: read_file(file, counts) for split, file in files.items()}
+        tables = {split: read_file(file, counts) for split, file in files.items()}
+        return by_split(tables["train"], counts) if [*tables] == ["train"] else tables
     own = layout(path, counts) if layout else {}
     if not own and kind not in ENDINGS:
         raise ValueError(f"Unsupported source {path}. {SUPPORTED}")

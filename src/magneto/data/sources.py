@@ -84,8 +84,18 @@ def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, lis
     return parts
 
 
+def split_field(names: Iterable[str]) -> str | None:
+    """Return the name of the field "split", in upper or lower case, or None."""
+    return next((name for name in names if name.strip().lower() == "split"), None)
+
+
+def split_of_word(word: Any) -> str | None:
+    return SPLITS.get(str(word).strip().lower())
+
+
 def split_of_record(record: Mapping[str, Any]) -> str | None:
-    return SPLITS.get(str(record.get("split", "train")).strip().lower())
+    field = split_field(record)
+    return "train" if field is None else split_of_word(record[field])
 
 
 def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
@@ -105,7 +115,7 @@ def named_splits(files: Iterable[Path]) -> set[str]:
     for path in files:
         if has_ending(path, RECORDS):
             for record in stream_records(path, Counts()):
-                if "split" not in record or {"train", "validation"} <= found:
+                if split_field(record) is None or {"train", "validation"} <= found:
                     break
                 found.add(split_of_record(record))
     return {split for split in found if split} if "train" in found else set()

@@ -33,7 +33,14 @@ from magneto.data.problems import (
     number_each,
     quantity,
 )
-from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATION_ORDER, hash_of, held_out_limit
+from magneto.data.sources import (
+    SPLIT_NAMES,
+    VALIDATION_ORDER,
+    hash_of,
+    held_out_limit,
+    split_field,
+    split_of_word,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -239,9 +246,9 @@ def by_split(table: Table, counts: Counts) -> dict[str, Table]:
 
     If no row has "train" in this column, all rows belong to the split "train".
     """
-    name = next((name for name in table.columns if name.strip().lower() == "split"), None)
-    words = [] if name is None else [str(word).strip().lower() for word in table.values(name)]
-    splits = np.array([SPLITS.get(word, "") for word in words])
+    name = split_field(table.columns)
+    words = [] if name is None else table.values(name)
+    splits = np.array([split_of_word(word) or "" for word in words])
     if "train" not in splits:
         return {"train": table}
     counts[OTHER_SPLITS] += int((splits == "").sum())

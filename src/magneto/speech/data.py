@@ -351,9 +351,7 @@ def open_source(
         }
     path = existing_path(source)
     if has_ending(path, RECORDS):
-        file_counts = Counts()
-        parts = by_split(read_file(path, file_counts), file_counts)
-        return {name: partial(_with_counts, part, file_counts) for name, part in parts.items()}
+        return table_splits(path)
     if shards := find_shards(path):
         return {
             name: lambda counts, own=own: read_shards(own, counts, progress)
@@ -362,6 +360,12 @@ def open_source(
     if path.is_file():
         raise ValueError(f"Unsupported source {path}. {SUPPORTED}")
     return folder_splits(path)
+
+
+def table_splits(path: Path) -> dict[str, Reader]:
+    file_counts = Counts()
+    parts = by_split(read_file(path, file_counts), file_counts)
+    return {name: partial(_with_counts, part, file_counts) for name, part in parts.items()}
 
 
 def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
@@ -396,7 +400,10 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
             places.setdefault(unpacked_name(file).rpartition(".")[0], []).append(file)
         for one, other, *_ in (own for own in places.values() if len(own) > 1):
             raise ValueError(f"two files for one split: {one} and {other}. Keep one.")
-        return {name: partial(read_file, own) for name, (own,) in places.items()}
+        if len(lists) > 1:
+            return {name: partial(read_file, own) for name, (own,) in places.items()}
+        parts = table_splits(lists[0])
+        return parts if len(parts) > 1 else dict(zip(places, parts.values(), strict=True))
     else:
         present = {*files}
         for file in files:

@@ -92,6 +92,9 @@ def test_a_field_split_of_records_is_followed(tmp_path: Path) -> None:
     }
     assert found == {"train": ["0", "3", "5", "6"], "validation": ["1"]}
     assert counts[OTHER_SPLITS] == 1
+    (tmp_path / "b.csv").write_text("text,Split\nb,train\nc,dev\n")
+    assert texts(tmp_path / "b.csv", "validation") == ["c"]
+    (tmp_path / "b.csv").unlink()
     (tmp_path / "a.jsonl").write_text('{"text": "a", "split": "hand"}')
     assert texts(tmp_path) == ["a", "6"]
 

@@ -223,15 +223,16 @@ def test_members_that_say_nothing_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_column_of_splits_is_followed(tmp_path: Path) -> None:
-    """Rows of a test set are not trained on."""
-    path, counts = tmp_path / "a.csv", Counts()
+    """Rows of a test set are not trained on, also if the table is alone in its folder."""
+    path, counts = tmp_path / "train.csv", Counts()
     words = ["train", "Train", "val", "test", "dev", "unsure", ""]
     path.write_text("text,split\n" + "".join(f"{n},{word}\n" for n, word in enumerate(words)))
-    splits = read_source(str(path), counts, "text")
-    assert {split: table.values("text") for split, table in splits.items()} == {
-        "train": ["0", "1"], "validation": ["2", "4"], "test": ["3"],
-    }  # fmt: skip
-    assert counts[OTHER_SPLITS] == 2
+    for source in (path, tmp_path):
+        splits = read_source(str(source), counts, "text")
+        assert {split: table.values("text") for split, table in splits.items()} == {
+            "train": ["0", "1"], "validation": ["2", "4"], "test": ["3"],
+        }  # fmt: skip
+    assert counts[OTHER_SPLITS] == 4
     path.write_text("text,split\na,hand\nb,seam\n")
     assert len(read_source(str(path), counts, "text")["train"]) == 2
 

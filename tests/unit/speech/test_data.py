@@ -127,6 +127,11 @@ def test_librispeech(tmp_path: Path) -> None:
 
 
 def test_common_voice_and_other_folders_of_tables(tmp_path: Path) -> None:
+    lines = [{"audio": "a.wav", "text": "x", "split": split} for split in ("train", "dev")]
+    write_lines(tmp_path / "alone" / "said.jsonl", lines)
+    assert splits(tmp_path / "alone") == ["train", "validation"]
+    write_lines(tmp_path / "alone" / "said.jsonl", lines[:1])
+    assert splits(tmp_path / "alone") == ["said"]
     for split in ("train", "dev", "test", "validated"):
         write(tmp_path / "clips" / f"{split}.mp3")
         (tmp_path / f"{split}.tsv").write_text(
