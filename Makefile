@@ -21,6 +21,8 @@ DEMO_USE_causal-lm = $(BIN)/magneto generate $(DEMO)/best "This function returns
 DEMO_ARGS ?= $(DEMO_ARGS_$(TASK))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without cached bytecode, each process compiles all modules: tests are collected in 22 s, not 8 s.
+unexport PYTHONDONTWRITEBYTECODE
 # Threads of numpy, torch and numba in each test process: two workers share the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
