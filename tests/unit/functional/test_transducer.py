@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -83,6 +83,13 @@ def all_enumerated(*given: Tensor) -> Tensor:
     return torch.stack([enumerated(*each) for each in utterances(*given)])
 
 
+@cache
+def expected() -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the losses and the gradients of all paths enumerated."""
+    given = features()
+    return all_enumerated(*given).detach(), scaled_gradients(all_enumerated, given)
+
+
 def scaled_gradients(form: Form, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return gradients of a sum in which each utterance has another factor, one of them 0."""
     factors = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0])
@@ -100,10 +107,9 @@ FORMS = [plain, permuted, *(partial(tiled, tile=n) for n in (1, 11, 30, 61, 1000
 
 @pytest.mark.parametrize("form", FORMS)
 def test_losses_and_gradients_are_those_of_all_paths_enumerated(form: Form) -> None:
-    given = features()
-    torch.testing.assert_close(form(*given), all_enumerated(*given), rtol=1e-12, atol=1e-12)
-    expected = scaled_gradients(all_enumerated, given)
-    close(scaled_gradients(form, given), expected, 1e-12)
+    given, (losses, gradients) = features(), expected()
+    torch.testing.assert_close(form(*given), losses, rtol=1e-12, atol=1e-12)
+    close(scaled_gradients(form, given), gradients, 1e-12)
 
 
 def test_any_blank_and_any_size() -> None:
@@ -248,6 +254,15 @@ def long_batch(dtype: torch.dtype) -> tuple[tuple[Tensor, ...], tuple[Tensor, ..
     return given, (answers, torch.tensor([400, 350]), torch.tensor([60, 45]))
 
 
+@cache
+def exact() -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the losses of the long batch and their gradients, in float64."""
+    given, rest = long_batch(torch.float64)
+    losses = joiner_transducer_loss(*given, *rest)
+    assert losses.dtype == torch.float64 and losses.min() > 500
+    return losses.detach(), torch.autograd.grad(losses.sum(), given)
+
+
 @pytest.mark.parametrize(
     ("dtype", "autocast", "error"),
     [(torch.float32, False, 1e-6), (torch.float32, True, 0.01), (torch.bfloat16, False, 0.01)],
@@ -260,14 +275,11 @@ def test_long_utterances_are_exact_to_rounding(
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss = joiner_transducer_loss(*given, *rest)
         of_logits = transducer_loss(joined(*given), *rest)
-    exact_given, _ = long_batch(torch.float64)
-    exact = joiner_transducer_loss(*exact_given, *rest)
-    assert exact.dtype == torch.float64 and exact.min() > 500
+    losses, gradients = exact()
     for some in (loss, of_logits):
         assert some.dtype == torch.float32
-        torch.testing.assert_close(some.double(), exact, rtol=error, atol=0)
-    found = torch.autograd.grad(loss.sum(), given)
-    for one, other in zip(found, torch.autograd.grad(exact.sum(), exact_given), strict=True):
+        torch.testing.assert_close(some.double(), losses, rtol=error, atol=0)
+    for one, other in zip(torch.autograd.grad(loss.sum(), given), gradients, strict=True):
         assert one.dtype == dtype
         assert (one - other).norm() < 3 * error * other.norm()
 

@@ -12,7 +12,15 @@ from benchmarks.timm_modules import with_timm
 from magneto import TransformerConfig
 from magneto.fields import configuration
 from magneto.nn.config import Grid
+from magneto.theory.placement import SLOTS, Placement
 from magneto.training.model import build_on_meta, draw_parameters, materialize
+
+# What any row of the table has: models that are compiled need no other.
+EVERY_PART = Placement(
+    name="every part", title="", source="", self_attention=SLOTS, cross_attention=SLOTS,
+    feed_forward=SLOTS, final="norm", head_scale="before_out", query_key_norm="head",
+    value_norm="head", gated=("self_attention", "cross_attention"), alpha=lambda depth: 2.0,
+)  # fmt: skip
 
 
 @configuration

@@ -1,7 +1,6 @@
 """Attention against transformers' own; masks against a loop over every pair of positions.
 
-The weights for pictures are what the fused attention uses; BEiT's, layer by layer, are compared
-with transformers' own in test_grid_position.
+The weights for pictures are what the fused attention uses.
 """
 
 import itertools
@@ -27,7 +26,7 @@ from magneto.nn.attention import (
 from magneto.nn.config import Positions
 from magneto.nn.multiway import pack
 from tests.pairs import in_turn
-from tests.unit.nn.grids import shaken, small
+from tests.unit.nn.grids import shaken, small, small_grid
 from tests.unit.nn.test_multiway import multiway
 
 
@@ -200,20 +199,14 @@ def test_a_packed_row_equals_separate_documents(kind: Any, positions: Positions)
             assert (one - other).abs().max() <= 2e-4
 
 
-@pytest.mark.parametrize("kind", [Encoder, Decoder])
-def test_documents_are_found_in_one_graph(kind: Any) -> None:
-    torch.compiler.reset()
-    config = TransformerConfig(width=16, layers=1, heads=2, ffn_width=24, positions="learned")
-    stack, x = kind(config).eval(), torch.randn(1, 6, 16)
-    compiled = torch.compile(stack, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x, packed(3, 1, 2)), stack(x, packed(3, 1, 2)))
-
-
 @pytest.mark.parametrize(
-    ("placement", "positions"), in_turn(PLACEMENTS, ["none", "rotary", "t5", "transformer_xl"])
+    ("placement", "positions"),
+    in_turn(PLACEMENTS, ["none", "rotary", "t5", "transformer_xl", "relative_bias"]),
 )
 def test_weights_times_values_are_what_attention_gives(placement: str, positions: str) -> None:
-    model = Encoder(small(placement=placement, positions=positions, key_value_heads=2)).eval()
+    kind = "grid_positions" if positions == "relative_bias" else "positions"
+    shape = {"rows": 2, "columns": 2, "key_value_heads": 2, kind: positions}
+    model = Encoder(small_grid(placement=placement, **shape)).eval()
     for name, parameter in model.named_parameters():
         if "position" in name:
             torch.nn.init.normal_(parameter, std=0.5)

@@ -185,16 +185,15 @@ def test_gradients_reach_the_experts_that_are_used(
                 assert reached == ((name == "vision_language") == (number > 0))
 
 
-@pytest.mark.parametrize(
-    ("design", "millions"), [("decoupled", 171.1), ("shared", 142.5), ("fusion", 147.3)]
-)
-def test_the_papers_sizes(design: str, millions: float) -> None:
+def test_the_papers_sizes() -> None:
     """24 layers of width 544 (appendix, table of vision-language pre-training); 85.5 one-way."""
     size = {"width": 544, "layers": 24, "heads": 16, "ffn_width": 2176}
-    with torch.device("meta"), FillRecorder():
-        model = MultiwayEncoder(MultiwayConfig(**size, **DESIGNS[design]))
+    for design, millions in (("decoupled", 171.1), ("shared", 142.5), ("fusion", 147.3)):
+        with torch.device("meta"), FillRecorder():
+            model = MultiwayEncoder(MultiwayConfig(**size, **DESIGNS[design]))
+        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
+    with torch.device("meta"):
         plain = Encoder(TransformerConfig(**size))
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
     assert sum(p.numel() for p in plain.parameters()) / 1e6 == pytest.approx(85.5, abs=0.05)
 
 
@@ -224,7 +223,7 @@ def test_training_reads_no_value_on_the_host() -> None:
 
 def test_one_graph_serves_batches_of_every_size() -> None:
     torch.compiler.reset()
-    model = multiway("fusion", layers=1, vision_language_layers=1, drop_path=0.1)
+    model = multiway("fusion", layers=1, vision_language_layers=1)
     counter = torch._dynamo.testing.CompileCounter()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for sizes in (MIXED, [(4, 0), (3, 0), (4, 2), (3, 9), (0, 3), (0, 5), (0, 6)], MIXED[1:5]):
@@ -233,10 +232,9 @@ def test_one_graph_serves_batches_of_every_size() -> None:
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("placement", ["sub", "hybrid", "gated"])
-def test_a_compiled_encoder_is_one_graph_with_the_same_gradients(placement: str) -> None:
+def test_a_compiled_encoder_is_one_graph_with_the_same_gradients() -> None:
     torch.compiler.reset()
-    model = multiway(placement=placement, layers=1)
+    model = multiway(placement="gated", layers=1)
     gradients = []
     for run in (torch.compile(model, fullgraph=True, backend="aot_eager"), model):
         model.zero_grad()

@@ -1,14 +1,15 @@
 """Each option of the backbone with some placements: training, drawing, one graph, recomputation."""
 
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from magneto import PLACEMENTS, Encoder
-from tests.unit.nn.grids import drawn_by_module, small_grid
+from magneto import PLACEMENTS, Decoder, Encoder
+from tests.unit.nn.grids import EVERY_PART, drawn_by_module, small_grid
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "drop_path": {"drop_path": 0.5},
@@ -25,9 +26,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "embedding_dropout": {"embedding_dropout": 0.3},
     "unbiased": {"unbiased": ("k", "out", "gate", "fc2")},
 }
-ROWS = list(PLACEMENTS)
-# Each option with three rows, and each row with several options.
-PAIRS = [(option, ROWS[(n + k) % len(ROWS)]) for n, option in enumerate(OPTIONS) for k in (0, 4, 8)]
+# Each option with a row, and each row with an option or two.
+PAIRS = list(zip(OPTIONS, cycle(PLACEMENTS), strict=False))
 
 
 def build(option: str, placement: str, **more: Any) -> Encoder:
@@ -77,17 +77,29 @@ TOGETHER = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("positions", [
-    "relative_bias", "shared_relative_bias", "grid_rotary", "transformer_xl",
-])  # fmt: skip
-def test_all_that_go_together_compile_in_one_graph(positions: str) -> None:
+@pytest.mark.parametrize(
+    "positions", ["relative_bias", "shared_relative_bias", "grid_rotary", "transformer_xl"]
+)
+def test_options_compile_in_one_graph(positions: str) -> None:
+    """Features of all that go together, of packed documents; other positions in one layer."""
     torch.compiler.reset()
-    (x, mask), changes = inputs(), OPTIONS[positions]
-    for option in TOGETHER:
-        changes = changes | OPTIONS[option]
-    model = Encoder(small_grid(placement="gated", **changes))
+    (x, mask), changes = inputs(), {"layers": 1, **OPTIONS[positions]}
+    if positions == "relative_bias":
+        mask = mask[:, None] & mask[..., None]
+        for option in TOGETHER:
+            changes |= {**OPTIONS[option], "layers": 2}
+    model = Encoder(small_grid(placement="sub", **changes))
+    compiled = torch.compile(model.features, fullgraph=True, backend="eager")
+    torch.manual_seed(1)
+    expected = model.features(x, (0,), mask)
+    torch.manual_seed(1)
+    torch.testing.assert_close(compiled(x, (0,), mask), expected)
+
+
+def test_every_part_of_a_placement_compiles_in_one_graph() -> None:
+    torch.compiler.reset()
+    model = Decoder(small_grid(placement=EVERY_PART, positions="rotary"))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.manual_seed(1)
-    expected = model(x, mask)
-    torch.manual_seed(1)
-    torch.testing.assert_close(compiled(x, mask), expected)
+    x, mask = inputs()
+    mask = mask[:, None] & mask[..., None]
+    torch.testing.assert_close(compiled(x, mask), model(x, mask))

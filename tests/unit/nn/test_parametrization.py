@@ -58,25 +58,19 @@ def test_a_wider_model_begins_with_smaller_steps_in_matrices_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("task", "changes", "message"),
     [
-        ({}, "base_width"),
-        ({"model.base_width": 12}, "base_width (12)"),
-        ({"model.base_width": 8, "model.heads": 2}, "heads 2"),
+        ("image-classification", SMALL, "base_width"),
+        ("image-classification", SMALL | {"model.base_width": 12}, "base_width (12)"),
+        ("image-classification", SMALL | {"model.base_width": 8, "model.heads": 2}, "heads 2"),
+        ("causal-lm", {"model.base_width": 64}, "tie_embeddings"),
+        ("translation", {"model.base_width": 64}, "share one matrix"),
     ],
 )
-def test_a_base_that_can_not_be_is_refused(changes: dict, message: str, capsys) -> None:
-    words = [f"--{name}={value}" for name, value in (SMALL | MUP | changes).items()]
-    assert main(["train", "image-classification/tiny", *words, "--dry-run"]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("task", "message"), [("causal-lm", "tie_embeddings"),
-                                            ("translation", "share one matrix")])  # fmt: skip
-def test_a_tied_output_matrix_is_refused(
-    task: str, message: str, capsys: pytest.CaptureFixture
+def test_what_has_no_base_or_a_tied_output_matrix_is_refused(
+    task: str, changes: dict, message: str, capsys: pytest.CaptureFixture
 ) -> None:
-    words = [f"--{name}={value}" for name, value in (MUP | {"model.base_width": 64}).items()]
+    words = [f"--{name}={value}" for name, value in (MUP | changes).items()]
     assert main(["train", f"{task}/tiny", *words, "--dry-run"]) == 2
     assert message in capsys.readouterr().err
 
