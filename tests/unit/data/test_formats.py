@@ -87,10 +87,8 @@ def test_files_in_the_only_subfolder_that_has_them(tmp_path: Path) -> None:
 
 def test_long_texts_of_a_tar_file_are_left_out(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(files, "LINE_BYTES", 9)
-    path, counts = (
-        write_shard(tmp_path / "a.tar", {"1.TXT": b"short", "2.txt": b"x" * 10}),
-        Counts(),
-    )
+    counts = Counts()
+    path = write_shard(tmp_path / "a.tar", {"1.TXT": b"short", "2.txt": b"x" * 10})
     assert list(stream_records(path, counts)) == [{"text": "short"}] and counts == {LONG_LINES: 1}
     (tmp_path / "a.csv").write_text("a;b,c\n")
     assert files.quoted_separator(tmp_path / "a.csv") == ","

@@ -30,7 +30,7 @@ def test_it_learns(counting: Path) -> None:
     task.prepare(progress)
     [line] = progress.lines
     assert line.endswith(f" {len(task.text.validation.tokens):,} validation tokens")
-    metrics = measured(task, taught(task, 100, rate=5e-3))
+    metrics = measured(task, taught(task, 50, rate=1e-2))
     frequencies = masked_task(counting, **{**data, "streaming": False}).baseline()
     assert metrics["loss"] < frequencies["loss"] - 0.3
     assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))

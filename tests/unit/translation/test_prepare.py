@@ -25,7 +25,7 @@ from magneto.translation.prepare import (
 )
 
 PAIRS = [("de", "en"), ("en", "fr")]
-LINES = 3000  # more than two batches
+LINES = 2100  # more than two batches
 
 
 @pytest.fixture
