@@ -33,7 +33,7 @@ from magneto.files import (
 from magneto.progress import SILENT, Progress
 
 # Version of the cache's content; raise it when the same files and settings give another result.
-VERSION = 4
+VERSION = 5
 
 
 def cache_directory() -> Path:

@@ -6,7 +6,8 @@ Tokenizers that Magneto trained restore any text exactly.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -94,8 +95,9 @@ class ByteTokenizer:
 class FastTokenizer:
     """Tokenizer from a tokenizer.json of the `tokenizers` library, such as GPT-2's.
 
-    If a text contains the name of a special token, the name is encoded as plain text. Data
-    pipelines add the end-of-document token, and the tokenizer does not.
+    If a text contains the name of a special token, the name is encoded as plain text, character by
+    character if the vocabulary has the name as a word. Data pipelines add the end-of-document
+    token, and the tokenizer does not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,9 +121,24 @@ class FastTokenizer:
         self.pad: int = _first(vocabulary, PAD_NAMES, end)  # type: ignore[assignment]
         self.mask = _first(vocabulary, MASK_NAMES)
         self.vocab_size = max(vocabulary.values()) + 1
+        # WordPiece, WordLevel and Unigram also find these names as words of their vocabulary.
+        named = {self.end, self.begin, self.pad, self.mask} - {None}
+        self._spelled = {token: [*self._spell(token, named)] for token in named}
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        return [e.ids for e in self.inner.encode_batch(texts, add_special_tokens=False)]
+        encoded = self.inner.encode_batch(texts, add_special_tokens=False)
+        return [self._plain(found.ids) for found in encoded]
+
+    def _spell(self, token: int, named: Collection[int]) -> Iterator[int]:
+        for character in self.inner.id_to_token(token):
+            with suppress(Exception):  # the library's, without a token for unknown characters
+                found = self.inner.model.tokenize(character)
+                yield from (piece.id for piece in found if piece.id not in named)
+
+    def _plain(self, tokens: list[int]) -> list[int]:
+        if self._spelled.keys().isdisjoint(tokens):
+            return tokens
+        return [piece for token in tokens for piece in self._spelled.get(token, (token,))]
 
     def decode(self, tokens: list[int]) -> str:
         return self.inner.decode(tokens, skip_special_tokens=True)

@@ -74,8 +74,7 @@ COUNTED_BATCHES = 16
 class ClosedTexts:
     """Concatenated tokens of texts. An end token follows each text.
 
-    `stops` are the indices after the end tokens, int64 (texts,). A text may contain the end token,
-    so the tokens do not tell where a text stops.
+    `stops` are the indices after the end tokens, int64 (texts,).
     """
 
     tokens: np.ndarray

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
+from tokenizers.models import WordLevel, WordPiece
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from magneto.data import tokenizer as module
 from magneto.data.tokenizer import (
@@ -56,6 +57,17 @@ def test_pieces_of_wordpiece_are_as_they_are_read(tmp_path: Path) -> None:
     assert found.pieces() == ["", "", " play", "ing"] and found.encode(["playing"]) == [[2, 3]]
     assert (found.end, found.begin, found.pad, found.mask) == (1, 1, 0, None)
     check_vocabulary(4, found.vocab_size)
+
+
+def test_names_of_special_tokens_are_text_also_if_they_are_words(tmp_path: Path) -> None:
+    words = {"</s>": 0, "<s>": 1, "<pad>": 2, "<mask>": 3, "[UNK]": 4, "a": 5, "<": 6, ">": 7}
+    for model, unknown in ((WordLevel(words, "[UNK]"), [4]), (WordLevel(words), [])):
+        made = Tokenizer(model)
+        made.pre_tokenizer = WhitespaceSplit()
+        made.save(str(tmp_path / "tokenizer.json"))
+        found = load_tokenizer(tmp_path / "tokenizer.json")
+        spelled = [6, *unknown, 5, *unknown, *unknown, 7]
+        assert found.encode(["a <mask> a", "<s>"]) == [[5, *spelled, 5], [6, *unknown, 7]]
 
 
 def test_training_reads_a_limited_text_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
