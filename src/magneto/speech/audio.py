@@ -49,6 +49,8 @@ OGG_PAGE = 1 << 16
 OGG_HEADER = 27
 # Data sizes from this one on mark a .wav that was written to a pipe, without a known length.
 STREAM_BYTES = 0x7FFFF000
+# libsndfile's length of a .flac that was written to a pipe.
+NO_LENGTH = 2**63 - 1
 # Plausible sample rates in Hz; others indicate damage and could resample to any size.
 LEAST_RATE, MOST_RATE = 1000, 1_000_000
 # Limit of samples per byte (.flac stores 4096 silent samples in 14 bytes), to protect memory.
@@ -104,7 +106,7 @@ def soundfile() -> Any:
 @contextmanager
 def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
     """Open a recording as a `soundfile.SoundFile`; raise AudioError for an unusable recording."""
-    library, wrong = soundfile(), MISSING
+    wrong = MISSING
     try:
         content = file() if callable(file) else file
         in_memory = isinstance(content, bytes)
@@ -112,14 +114,17 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
             raise AudioError(MISSING)
         size = len(content) if in_memory else os.path.getsize(content)
         wrong = UNREADABLE if size else NO_SAMPLES
-        with library.SoundFile(io.BytesIO(content) if in_memory else content) as found:
+        with open_file(content) as found:
+            if found.frames == NO_LENGTH:
+                found._info.frames = count_samples(without_seeking(open_file(content)))
+                without_seeking(found)
             can_be = LEAST_RATE <= found.samplerate <= MOST_RATE
             if not can_be or not 0 <= found.frames <= SAMPLES_PER_BYTE * size:
                 raise AudioError(UNREADABLE)
             if segment.channel is not None and not 0 <= segment.channel < found.channels:
                 raise AudioError(NO_CHANNEL)
-            if found.format in NOT_SEEKABLE:  # soundfile would seek after each read
-                found.seekable = lambda: False
+            if found.format in NOT_SEEKABLE:
+                without_seeking(found)
             yield found
     except (AudioError, ModuleNotFoundError):
         raise
@@ -127,10 +132,33 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
         raise AudioError(wrong) from error
 
 
+def open_file(content: str | bytes) -> Any:
+    return soundfile().SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content)
+
+
+def without_seeking(file: Any) -> Any:
+    """Stop soundfile from seeking after each read."""
+    file.seekable = lambda: False
+    return file
+
+
+def count_samples(file: Any) -> int:
+    """Decode a recording, whose header has no length, to count its samples.
+
+    The part after damage counts as one second, so that readers find the damage.
+    """
+    count = 0
+    with file, suppress(AudioError):
+        for block in read_blocks(file, 0, int(SECONDS * file.samplerate)):
+            count += len(block)
+        return count
+    return count + file.samplerate
+
+
 def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
     """Return a segment's duration in seconds, and the recording's problem ("" if none).
 
-    Only the header of the file is read.
+    Only the header of the file is read, unless it lacks the length.
     """
     try:
         with open_audio(file, segment) as found:
@@ -194,7 +222,7 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
             if damaged:
                 raise AudioError(DAMAGED) from error
             damaged, size = True, BLOCK
-            file.seek(first)
+            file = seek_again(file, first)
             continue
         if len(block) == 0:
             break
@@ -202,6 +230,16 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
         first, left = first + len(block), left - len(block)
     if damaged:
         raise AudioError(DAMAGED)
+
+
+def seek_again(file: Any, first: int) -> Any:
+    try:
+        file.seek(first)
+    except RuntimeError:  # after damage, libsndfile may refuse to seek in an open .flac
+        name = file.name
+        file = without_seeking(open_file(name.getvalue() if isinstance(name, io.BytesIO) else name))
+        file.seek(first)
+    return file
 
 
 def sound_pieces(

@@ -161,6 +161,24 @@ def test_a_header_with_another_length(tmp_path: Path) -> None:
     assert missing_wav_seconds(io.BytesIO(b"FORM" + odd[4:])) == 0
 
 
+def test_a_flac_from_a_pipe_has_no_length(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.flac", seconds=2)
+    whole, known = read(path)[0].tolist(), path.read_bytes()
+    content = known[:21] + bytes([known[21] & 0xF0, 0, 0, 0, 0]) + known[26:]  # 36 bits
+    path.write_bytes(content)
+    assert header_seconds(str(path)) == (2.0, "")
+    assert (read(path)[0].tolist(), read(path)[1]) == (whole, "")
+    assert read(path, 1.5, 3.0)[0].tolist() == whole[24000:]
+    assert [*np.concatenate([*sound_pieces(path, 16000, pytest.fail)])] == whole
+    half = len(known) // 2
+    lost = b"\xff" * 99 + known[half + 99 :]
+    for damaged in (content[:half], content[:half] + lost, known[:half] + lost):
+        sound = read_sound(damaged, 16000)
+        assert sound.problem == TRUNCATED and 8000 < len(sound.samples) < 24000
+        assert sound.samples.tolist() == whole[: len(sound.samples)]
+    assert read_sound(content[:42], 16000).problem == NO_SAMPLES
+
+
 def test_missing_samples_are_measured_in_seconds_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
