@@ -37,8 +37,9 @@ RESERVE = 0.08
 # Tokenizers that are trained on the data.
 TRAINED_TOKENIZERS = ("auto", "bpe", "sentencepiece", "characters")
 # Assumed numbers of classes of texts, of answers to questions (that of VQA v2), and of codes of
-# patches (that of BEiT v2).
-CLASSES, ANSWERS, CODES = 2, 3129, 8192
+# patches (that of BEiT v2). Assumed number of labels of a speech recogniser with characters: 26
+# letters, space, apostrophe, end, unknown character and blank.
+CLASSES, ANSWERS, CODES, CHARACTERS = 2, 3129, 8192, 31
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
@@ -52,7 +53,8 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
     if hasattr(data, "tokenizer"):
         begun = data.tokenizer == "auto" and getattr(model, "pretrained", None)
         if model.vocab_size is None and data.tokenizer in TRAINED_TOKENIZERS and not begun:
-            found["model.vocab_size"] = data.vocab_size
+            assumed = CHARACTERS if data.tokenizer == "characters" else data.vocab_size
+            found["model.vocab_size"] = assumed
         if found or model.vocab_size is not None:
             found["data.tokenizer"] = "bytes"  # token numbers do not matter
     if hasattr(data, "labels") and not data.labels and not data.regression:

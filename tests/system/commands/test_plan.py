@@ -97,6 +97,12 @@ def test_a_group_of_utterances_is_as_full_as_it_may_be() -> None:
     assert group.sizes == [(1000, 9)] * 5 and group.frames == group.cells == 5000
 
 
+@pytest.mark.parametrize(("tokenizer", "labels"), [("characters", 31), ("bpe", 5000)])
+def test_characters_are_few(tokenizer: str, labels: int) -> None:
+    recipe = load_recipe("transducer/tiny", {"data.tokenizer": tokenizer})
+    assert without_data(recipe)["model.vocab_size"] == labels
+
+
 def test_a_plan(capsys: Any) -> None:
     words = ["--gpus", "16", "--gpu-memory", "1", "--training.batch_size", "64"]
     found = answer(capsys, *SMALL, *words)
