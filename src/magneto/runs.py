@@ -154,11 +154,14 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
 def other_data(run: Path, source: str) -> dict[str, Any]:
     """Return the overrides for evaluating a run on another data source.
 
-    The names of the recipe's validation splits do not apply to other data. The recipe's limit
-    applies to evaluation during training only.
+    The names of the recipe's validation splits and its folder of images do not apply to other data.
+    The recipe's limit applies to evaluation during training only.
     """
+    data: Any = open_run(run).data
     held = {"validation_source": source, "validation_splits": None, "validation_limit": None}
-    known = {f"data.{name}": v for name, v in held.items() if hasattr(open_run(run).data, name)}
+    if source != data.source:
+        held["image_folder"] = None  # other images with the same names would be read from there
+    known = {f"data.{name}": v for name, v in held.items() if hasattr(data, name)}
     return {"data.source": source, **known}
 
 

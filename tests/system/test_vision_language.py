@@ -14,7 +14,7 @@ from magneto.vision_language.config import MaskedDataModelConfig
 from magneto.vision_language.finetuning import held_config, is_exported
 from magneto.vision_language.model import MaskedDataModel
 from tests.commands import answer, outcome, refused
-from tests.unit.vision_language.folders import COLOURS, png
+from tests.unit.vision_language.folders import COLOURS, image_file, png
 from tests.unit.vision_language.small_tasks import caption_task, question_task, run, statement_task
 
 Capture = pytest.CaptureFixture[str]
@@ -99,6 +99,25 @@ def test_other_data_is_measured(questions: Path, tmp_path: Path, capsys: Capture
     assert code == 0 and "accuracy" in json.loads(out)
     (line,) = [each for each in err.splitlines() if "training images" in each]
     assert "4 of the 6 images" in line and "COCO_val2014_" in line
+
+
+def test_the_images_of_other_data_are_not_in_the_folder_of_the_training_images(
+    questions: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    shutil.copytree(questions / "run", tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(
+        recipe.read_text().replace("image_folder: null", f"image_folder: {questions / 'data'}")
+    )
+    other = tmp_path / "other.jsonl"
+    image = image_file(Path(), "train2014", 1)
+    assert (questions / "data" / image).is_file()
+    other.write_text(json.dumps({"image": str(image), "question": "what?", "answer": "red"}))
+    line = refused(capsys, "evaluate", tmp_path / "run", "--data", other)
+    assert f"such as {tmp_path / image}: set data.image_folder" in line
+    folder = f"--data.image_folder={questions / 'data'}"
+    found = answer(capsys, "evaluate", tmp_path / "run", "--data", other, folder)
+    assert "accuracy" in found
 
 
 def test_predict_judges_a_statement_about_two_images(statements: Path, capsys: Capture) -> None:
