@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -80,7 +81,9 @@ def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
     train = splits.get("train") or next(iter(splits.values()))
     if config.validation_source is None:
         return train, splits.get("validation") if "train" in splits else None
-    other = open_documents(config.validation_source, config.text_field, config.document)
+    other = splits  # as in `magneto evaluate --data`
+    if config.validation_source != config.source:
+        other = open_documents(config.validation_source, config.text_field, config.document)
     return train, next(other[name] for name in VALIDATION_ORDER if name in other)
 
 
@@ -153,7 +156,12 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
     tokenizer.save(directory)
     kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     index: dict[str, Any] = {"dtype": np.dtype(kind).name, "text_bytes": {}}
+    training, validation = open_splits(config)
     for split in ("validation", "train"):
+        if split == "train" and training is validation:
+            shutil.copyfile(directory / "validation.bin", directory / "train.bin")
+            index["text_bytes"]["train"] = index["text_bytes"]["validation"]
+            break
         counts = Counts()
         documents = split_documents(config, split, counts)
         size = 0

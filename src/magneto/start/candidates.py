@@ -29,12 +29,13 @@ from magneto.data.formats import (
     find_files,
     find_metadata,
     find_place,
+    read_file,
     read_source,
 )
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
 from magneto.data.problems import Counts, quantity
 from magneto.data.sources import SPLITS, has_parquet, parse_source
-from magneto.data.table import COLUMN_ALIASES, Classes, Table
+from magneto.data.table import COLUMN_ALIASES, Classes, Table, by_split
 from magneto.files import user_path
 from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
 
@@ -124,11 +125,10 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         return table_candidates(first_table(source), given)
     if codes := parallel_files(files):
         return [translation_candidate(codes)]
-    if find_metadata(folder):
-        return table_candidates(first_table(source), given)
+    if "train" in (found := find_files(folder)) or (found := find_metadata(folder)):
+        table = read_file(found["train"], Counts())
+        return table_candidates(by_split(table, Counts())["train"], given)
     if tables := [path for path in files if has_ending(path, RECORDS) and path.parent == folder]:
-        if "train" in find_files(folder):
-            return table_candidates(first_table(source), given)
         # A table that names the images is the source, and not its folder.
         table = first_table(str(tables[0]))
         if not by_kind["image"] or any(column_kind(table, n) == "image" for n in table.columns):

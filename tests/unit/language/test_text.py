@@ -101,6 +101,20 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
     assert prepared.train.text_bytes == sum(len(t.encode()) for t in read(path)[0])
 
 
+def test_a_source_that_is_also_the_validation_source_is_tokenised_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, encode, seen = str(corpus(tmp_path)), ByteTokenizer.encode, list[str]()
+    monkeypatch.setattr(
+        ByteTokenizer, "encode", lambda self, texts: encode(self, seen.extend(texts) or texts)
+    )
+    config = TextDataConfig(source=source, tokenizer="bytes", max_length=8)
+    found = prepare_text(replace(config, validation_source=source), SILENT)
+    assert seen == read(Path(source))[0] and found.counts[DOCUMENTS] == len(seen) == 60
+    assert found.train.tokens.tolist() == found.validation.tokens.tolist()
+    assert found.train.text_bytes == found.validation.text_bytes
+
+
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
 def test_no_side_is_left_empty(tmp_path: Path, fraction: float) -> None:
     """Unless there is but one document, which says how to cut it."""
