@@ -80,7 +80,6 @@ ALSO_VALIDATED = "left out of training because they are in the validation split"
 # Columns of utterances beside the audio, and further columns of a source.
 COLUMNS = ("id", "text", "speaker", "segment")
 OTHERS = ("id", "speaker", "start", "stop", "duration", "channel")
-# Folder of Common Voice's recordings.
 # Threads that read headers, which wait for the disk; and rows between reports of progress.
 THREADS, STEP = 8, 256
 NO_TEXT = "utterances without a line in Kaldi's file named text"

@@ -47,6 +47,17 @@ SAMPLED_LINES = 1000
 MIN_CLASSES, MIN_REPEATS = 2, 5
 DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}(?!\d).*", re.DOTALL)
 LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
+# Names of languages as titles of columns, and titles of two columns with unnamed languages.
+ENGLISH = ("en", "english")
+LANGUAGES = (
+    "english", "arabic", "bengali", "bulgarian", "catalan", "chinese", "croatian", "czech",
+    "danish", "dutch", "estonian", "finnish", "french", "german", "greek", "hebrew", "hindi",
+    "hungarian", "icelandic", "indonesian", "irish", "italian", "japanese", "korean", "latin",
+    "latvian", "lithuanian", "norwegian", "persian", "polish", "portuguese", "romanian", "russian",
+    "serbian", "slovak", "slovenian", "spanish", "swahili", "swedish", "tamil", "thai", "turkish",
+    "ukrainian", "urdu", "vietnamese", "welsh",
+)  # fmt: skip
+SIDES = (("source", "target"), ("src", "tgt"), ("src", "trg"))
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
          ("text1", "text2"), ("text", "text2"), ("text_a", "text_b"), ("first", "second"),
          ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
@@ -192,8 +203,24 @@ def parallel_files(files: Iterable[Path]) -> list[str]:
     return list(next(iter(aligned_files(named, frozenset()).values()), ()))
 
 
-def translation_candidate(languages: Sequence[str]) -> Candidate:
-    options = {} if "en" in languages else {"data.pivot_language": languages[0]}
+def language_columns(table: Table, kinds: Mapping[str, str]) -> list[str]:
+    if kinds.get("translation") == "list":
+        return sorted(
+            {code for value in first_values(table, "translation") for code in value or ()}
+        )
+    plain = {name.lower(): name for name, kind in kinds.items() if kind == "text"}
+    codes = [name for word, name in plain.items() if LANGUAGE.fullmatch(word) or word in LANGUAGES]
+    sides = [[plain[word] for word in pair] for pair in SIDES if plain.keys() >= {*pair}]
+    phrases = [pair for pair in sides if all(has_phrases(table, name) for name in pair)]
+    return codes if len(codes) > 1 else next(iter(phrases), [])
+
+
+def translation_candidate(languages: Sequence[str], others: bool = False) -> Candidate:
+    """Return the task for texts in some languages. `others` says that there are other columns."""
+    pivot = next((name for name in languages if name.lower() in ENGLISH), languages[0])
+    options = {} if pivot == "en" else {"data.pivot_language": pivot}
+    if others or not all(map(LANGUAGE.fullmatch, languages)):
+        options["data.languages"] = ",".join(languages)
     return Candidate("translation", f"lines in {' and '.join(languages)}", options)
 
 
@@ -254,10 +281,8 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
         if text:
             return [Candidate("transducer", f"a recording and its {text}")]
         raise table.no_column("text")
-    languages = [name for name, kind in kinds.items()
-                 if kind == "text" and LANGUAGE.fullmatch(name)]  # fmt: skip
-    if len(languages) > 1 or "translation" in kinds:
-        return [translation_candidate(languages or ["en"])]
+    if len(languages := language_columns(table, kinds)) > 1:
+        return [translation_candidate(languages, len(table.columns) > len(languages))]
     return text_candidates(table, kinds, text or question, label)
 
 

@@ -112,20 +112,26 @@ class ParallelText:
 def open_parallel(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str] = frozenset()
 ) -> ParallelText:
+    """Open a source of parallel text.
+
+    In records, the languages are the fields with names like codes (en, pt-BR), and the fields in
+    `selected` and `required`, whose names can be any words.
+    """
+    named = required | {*(selected or ())}
     parsed = find_source(source)
     if parsed.kind == "builtin":
         name, _, codes = parsed.name.partition(":")
         check_builtin(replace(parsed, name=name), ("phrases",), "parallel text")
         return builtin_phrases(selected or tuple(codes.split(",") if codes else ()) or None)
     if parsed.kind == "hf":
-        return ParallelText(hub_parts(parsed, selected), selected)
+        return ParallelText(hub_parts(parsed, selected, named), selected)
     lines, records = find_files(source, selected, required)
     parts = [
         Part(path_split(source, Path(stem)), frozenset(files), partial(read_aligned, files))
         for stem, files in lines.items()
     ]
     for path in records:
-        parts += record_parts(path, path_split(source, path))
+        parts += record_parts(path, path_split(source, path), named)
     return ParallelText(parts, selected)
 
 
@@ -217,34 +223,39 @@ def read_aligned(
         yield one_line, other_line
 
 
-def record_parts(path: Path, split: str) -> list[Part]:
+def record_parts(path: Path, split: str, named: frozenset[str]) -> list[Part]:
     if is_table(path):
-        names = set(sentences(next(stream_records(path, Counts()), {})))
+        names = set(sentences(next(stream_records(path, Counts()), {}), named))
         if len(names) < 2:
             raise ValueError(f"{path} has no header with two languages. Add a first line such as "
-                             "en<TAB>de.")  # fmt: skip
+                             "en<TAB>de, or give the names of the columns: --data.languages "
+                             "english,german --data.pivot_language english")  # fmt: skip
     else:
-        names = {code for record in stream_records(path, Counts(), sentences) for code in record}
+        found = stream_records(path, Counts(), partial(sentences, named=named))
+        names = {code for record in found for code in record}
 
     def read(own: str, first: str, second: str, counts: Counts) -> Iterator[SentencePair]:
         def of_split(record: Any) -> dict[str, str] | None:
-            return parallel_sentences(record) if in_split(record, own, counts) else None
+            return parallel_sentences(record, named) if in_split(record, own, counts) else None
 
         return select_languages(stream_records(path, counts, of_split), first, second, counts)
 
-    named = sorted(named_splits([path])) if split == "train" else []
-    parts = [(own, own) for own in named] or [(split, "")]
+    splits = sorted(named_splits([path])) if split == "train" else []
+    parts = [(own, own) for own in splits] or [(split, "")]
     return [Part(name, frozenset(names), partial(read, own)) for name, own in parts]
 
 
-def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
+def hub_parts(
+    source: Source, selected: tuple[str, ...] | None, named: frozenset[str]
+) -> list[Part]:
     dataset, parts = HubDataset(source), []
 
     def read(
         config: str, split: str, first: str, second: str, counts: Counts
     ) -> Iterator[SentencePair]:
         rows = dataset.load(config, split)
-        records = read_each(rows, parallel_sentences, counts, f"{source}, row")
+        own = partial(parallel_sentences, named=named)
+        records = read_each(rows, own, counts, f"{source}, row")
         return select_languages(records, first, second, counts)
 
     for config in dataset.configs():
@@ -252,7 +263,7 @@ def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
         names = frozenset(config.split("-"))
         if len(names) != 2 or not all(map(LANGUAGE.fullmatch, names)):
             split = next(iter(dataset.chosen_splits(config).values()))
-            names = frozenset(sentences(next(dataset.stream(config, split), {})))
+            names = frozenset(sentences(next(dataset.stream(config, split), {}), named))
         if len(names) < 2:
             continue
         # Finding splits is slow: do it for the selected configurations only.
@@ -272,18 +283,24 @@ def select_languages(
             counts[MISSING_LANGUAGE] += 1
 
 
-def parallel_sentences(record: Any) -> dict[str, str]:
-    found = sentences(record)
+def parallel_sentences(record: Any, named: frozenset[str]) -> dict[str, str]:
+    found = sentences(record, named)
     if len(found) < 2:
         raise BadRecord("fewer than two languages have a sentence")
     return found
 
 
-def sentences(record: Any) -> dict[str, str]:
+def sentences(record: Any, named: frozenset[str]) -> dict[str, str]:
     inner = record.get("translation", record)
     if not isinstance(inner, dict):
-        return {}
-    return {k: v for k, v in inner.items() if LANGUAGE.fullmatch(k) and isinstance(v, str)}
+        inner = record
+    found = {k: v for k, v in inner.items() if isinstance(v, str)}
+    return {k: v for k, v in found.items() if k in named or is_language(k, v)}
+
+
+def is_language(name: str, text: str) -> bool:
+    # Indonesian is also called id.
+    return bool(LANGUAGE.fullmatch(name)) and not (name == "id" and text.strip().isdecimal())
 
 
 class TrainingText:
@@ -458,7 +475,7 @@ def read_test_texts(
         FileNotFoundError: If there is no such source.
         ValueError: If the source has no text for a requested direction, or no text for the model.
     """
-    text = open_parallel(source, None, required_languages(config))
+    text = open_parallel(source, None, required_languages(config) | {*known})
     split = next((split for split in TEST_SPLITS if text.pairs(split)), TEST_SPLITS[0])
     available = text.pairs(split)
     both = {d for a, b in available for d in ((a, b), (b, a)) if {*d} <= {*known}}

@@ -57,6 +57,9 @@ def tasks(source: Path) -> list[str]:
     (["text", "label"], ["text-classification"]),
     (["premise", "hypothesis", "label"], ["text-classification"]),
     (["en", "de"], ["translation"]),
+    (["English", "German"], ["translation"]),
+    (["source", "target"], ["translation"]),
+    (["english", "translation"], ["causal-lm", "masked-lm"]),
     (["label", "text", "dx", "dx_type"], ["text-classification"]),
     (["text"], ["causal-lm", "masked-lm"]),
     # Which column is the label?
@@ -95,6 +98,9 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     assert options("text", "text2", "label") == {
         "data.text_column": "text", "data.pair_column": "text2"}  # fmt: skip
     assert options("fr", "de") == {"data.pivot_language": "fr"}
+    assert options("id", "en", "de") == {"data.languages": "en,de"}
+    assert options("German", "English") == {
+        "data.languages": "German,English", "data.pivot_language": "English"}  # fmt: skip
     path = table(tmp_path / "rows.csv", "image", "label")
     [found] = candidates(str(path), {"data.label_column": ""})  # no column is the label
     assert found.task == "image-modelling"

@@ -131,6 +131,22 @@ def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path:
     assert found == [("late", "tard")] and counts == {MISSING_LANGUAGE: 1400}
 
 
+def test_titles_of_columns_are_languages_if_they_are_codes_or_are_named(tmp_path: Path) -> None:
+    table = "id,English,German,translation,url\n1,one,eins,une,http\n2,two,zwei,deux,http\n"
+    path = str(write(tmp_path / "text", {"a.csv": table}) / "a.csv")
+    text = open_parallel(path, ("English", "German"))
+    assert text.pairs("train") == {("English", "German")}
+    found = list(text.read("English", "German", "train", Counts()))
+    assert found == [("one", "eins"), ("two", "zwei")]
+    with pytest.raises(ValueError, match=r"two languages.*--data\.languages english,german"):
+        open_parallel(path, None)
+    # Row numbers are not Indonesian.
+    rows = {"a.csv": "id,en,de\n1,one,eins\n", "b.csv": "id,en\nsatu,one\n"}
+    folder = write(tmp_path / "numbers", rows)
+    assert open_parallel(str(folder / "a.csv"), None).languages == ["de", "en"]
+    assert open_parallel(str(folder / "b.csv"), None).languages == ["en", "id"]
+
+
 def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {"a.en": "x\ny\n", "a.de": "z\n", "b.tsv": "x y\tz\n"})
     twice = write(tmp_path / "twice", {"a.en": "one\n", "a.de": "eins\n", "a.en.txt": "other\n"})
