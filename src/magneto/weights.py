@@ -146,7 +146,9 @@ def find_weights(run: Path, which: str = "auto") -> Path:
     if found is None and not run.is_dir():
         raise FileNotFoundError(f"no run in {run}: the folder does not exist")
     if found is None:
-        none = "it diverged" if (run / "diverged").is_dir() else "it has none yet"
+        none = (
+            "it diverged" if (run / "diverged").is_dir() else "training has not saved weights yet"
+        )
         has = f"it has {', '.join(available)}" if available else none
         named = "" if which == "auto" else f"{which} "
         raise FileNotFoundError(f"no {named}weights in {run}: {has}")

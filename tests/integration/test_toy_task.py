@@ -1,6 +1,6 @@
 """A task of one's own, in a package outside of ours: its rows are compared, its mistakes are said.
 
-Its model is no Transformer and its configuration has no placement. The guide's example of a task
+Its model is not a Transformer and its configuration has no placement. The guide's example of a task
 is taken through every other command by tests/system/test_guide.py.
 """
 

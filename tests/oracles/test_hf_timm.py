@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_named() -> None:
         (VIT, "fc_norm.weight", (32,), "norms both before and after pooling"),
         (VIT, "blocks.0.attn.norm.weight", (32,), "norm inside attention needs"),
         (VIT, "norm.weight", (31,), r"final_norm.weight is \(31,\), but"),
-        (BEIT, table, (13, 4), "has 13 rows, which suits no square image"),
+        (BEIT, table, (13, 4), "has 13 rows, but a grid of n x n patches"),
         (BEIT, f"rel_pos_bias.{TABLE}", (12, 4), "both per layer and shared"),
     )
     for form, name, shape, words in added:

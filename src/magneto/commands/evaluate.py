@@ -66,8 +66,8 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    what = ("maximum number of batches, or of questions with --tasks (default: all). In "
-            "translation, BLEU and chrF cover so many sentences per direction.")  # fmt: skip
+    what = ("maximum number of batches, or of questions with --tasks (default: all); in "
+            "translation, also of sentences per direction for BLEU and chrF")  # fmt: skip
     add("--limit", type=at_least_one, help=what)
     what = ("also write the metrics to RUN/scores/NAME.json for `magneto table` (with --splits: "
             "NAME-SPLIT.json)")  # fmt: skip

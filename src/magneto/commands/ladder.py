@@ -40,8 +40,8 @@ SIZED = {
 OVERHEAD_SECONDS, EVALUATION_SHARE = 1.5, 0.4
 # Validation batches under a budget, if the recipe sets no limit.
 BATCHES = 16
-# On bytes a language model beats its unigram baseline within a few hundred steps; with a trained
-# vocabulary that takes thousands, and shorter runs would only compare which row gets there first.
+# On bytes, a language model beats its unigram baseline within a few hundred steps. With a trained
+# vocabulary, it needs thousands of steps. Shorter runs would only compare which row learns first.
 BYTES = {"data.tokenizer": "bytes"}
 BYTES_NOTE = (
     "Text is tokenized as bytes. With the recipe's BPE vocabulary, a model would barely beat the "

@@ -1,4 +1,4 @@
-"""What all commands share: options, output and standard input."""
+"""Shared parts of the commands: options, output and standard input."""
 
 from __future__ import annotations
 

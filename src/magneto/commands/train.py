@@ -40,8 +40,8 @@ def parser() -> Parser:
     add("--out", type=Path, help="directory of the run, new or empty (default: runs/RECIPE-TIME)")
     what = "same as --training.distributed (under torchrun)"
     add("--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help=what)
-    what = ("write statistics of every layer to probe.jsonl every STEPS steps (100 if omitted). "
-            "With 100, matrix products increase by less than 1 %%")  # fmt: skip
+    what = ("write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
+            "omitted; 100 adds less than 1 %% of matrix products)")  # fmt: skip
     add("--probe-every", type=int, nargs="?", const=100, metavar="STEPS", help=what)
     what = "train a few steps, and print parameters, memory and time; write no run"
     add("--dry-run", action="store_true", help=what)

@@ -61,7 +61,7 @@ def parser() -> Parser:
     add = made.add_argument
     add("--out", type=Path, help="folder for transcripts (default: print them)")
     what = ("standard input is raw audio (16 bits, little-endian, mono, the run's sample rate); "
-            "words are printed at once")  # fmt: skip
+            "words are printed as soon as they are recognised")  # fmt: skip
     add("--raw", action="store_true", help=what)
     what = "length of a window (default: 20, but at most data.max_duration)"
     add("--window", type=above_zero, metavar="SECONDS", help=what)

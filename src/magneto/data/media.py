@@ -138,7 +138,7 @@ class Files(MediaColumn):
 
     def read(self, number: int) -> bytes:
         if not self.names[number]:
-            raise FileNotFoundError(ENOENT, "the row names no file")
+            raise FileNotFoundError(ENOENT, "the row has no file name")
         return read_bytes(self.root / self.names[number])
 
     def file(self, number: int) -> str:
@@ -183,7 +183,7 @@ class Members(MediaColumn):
     def read(self, number: int) -> bytes:
         shard, first, size = self.places[number].tolist()
         if shard < 0:
-            raise FileNotFoundError(ENOENT, "the row names no file")
+            raise FileNotFoundError(ENOENT, "the row has no file name")
         with self.shards[shard].open("rb") as file:
             file.seek(first)
             return file.read(size)

@@ -291,7 +291,7 @@ def _with_progress(
         progress.update(f"reading {unit} for a tokenizer", number, None)
         yield text
     number = min(number, most or number)
-    progress.say(f"training a tokenizer on {number:,} {unit}, which can take minutes")
+    progress.say(f"training a tokenizer on {number:,} {unit}; this can take minutes")
 
 
 def train_sentencepiece(

@@ -1,6 +1,6 @@
 """Conversion of weights between Magneto and other libraries.
 
-Supported are models of transformers, torch's TransformerEncoder, and weight files of timm,
+This module converts models of transformers, torch's TransformerEncoder, and weight files of timm,
 torchscale, fairseq and BEiT-3. A converted model has the same outputs, up to rounding. A feature
 that the target lacks raises ValueError.
 """
@@ -42,7 +42,7 @@ from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
-# Model of images and texts, of which only the text model is converted.
+# Model of images and texts. Only the text model is converted.
 WHOLE_KOSMOS2 = "kosmos-2"
 # Formats of weight files; the first that fits is used.
 FILE_FORMATS: tuple[WeightFormat, ...] = (*torchscale.FORMATS, *timm.FORMATS)
@@ -342,7 +342,7 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
     """Convert a library's tensors and arguments to a Magneto model, or raise ValueError."""
     form = next((form for form in FILE_FORMATS if form.fits(state, args or {})), None)
     if form is None:
-        raise ValueError("unknown weights. Supported are those of timm, torchscale and BEiT-3. The "
+        raise ValueError("unknown weights. Give weights of timm, torchscale or BEiT-3. The "
                          f"first tensor is {next(iter(state), None)!r}")  # fmt: skip
     return form.load(state, args or {})
 

@@ -72,7 +72,7 @@ def auto_class(name: str) -> str:
     """Return the name of transformers' Auto class for a wrapper class."""
     found = _auto_classes()
     if name not in found:
-        raise ValueError(f"architectures in config.json is {name!r}, which is no model of Magneto"
+        raise ValueError(f"architectures in config.json is {name!r}, not a model of Magneto"
                          f"{nearest(name, list(found))}")  # fmt: skip
     return found[name]
 

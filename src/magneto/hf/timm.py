@@ -78,7 +78,9 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
     if table is not None:
         side = (math.isqrt(len(table) - 3) + 1) // 2
         if (2 * side - 1) ** 2 + 3 != len(table):
-            raise ValueError(f"{TABLE} has {len(table)} rows, which suits no square image")
+            raise ValueError(
+                f"{TABLE} has {len(table)} rows, but a grid of n x n patches needs (2n - 1)^2 + 3"
+            )
         return side
     if "img_size" not in args:
         raise ValueError('unknown image size. Give --config FILE with {"img_size": 224}.')

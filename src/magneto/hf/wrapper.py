@@ -162,7 +162,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
             core = self._new_core(values)
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
             raise ValueError(
-                f"set {', '.join(sorted(beside))} in the dictionary core, not separately"
+                f"{', '.join(sorted(beside))} must be in the dictionary `core`, not beside it"
             )
         # Reading a directory must run no code of its author's: an import path would.
         if ":" in str(core.get("placement", "")):
@@ -342,7 +342,7 @@ def register() -> None:
 
 UNSUPPORTED_ARGUMENTS = {
     "positions are computed from attention_mask": ("position_ids", "decoder_position_ids"),
-    "give input_ids, which the model embeds": ("inputs_embeds", "decoder_inputs_embeds"),
+    "give input_ids; the model computes the embeddings": ("inputs_embeds", "decoder_inputs_embeds"),
     "the model has no token types": ("token_type_ids",),
     "separate packed texts by an attention_mask of shape (batch, length, length)": (
         "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",

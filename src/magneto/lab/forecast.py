@@ -437,7 +437,7 @@ def answer(
 def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[str, Any]]) -> str:
     title = title_of(row)
     if not found:
-        return f"{title}: failures cannot be forecast, because nothing with a limit was measured."
+        return f"{title}: no failure can be forecast, because no measured quantity has a limit."
     reached = [entry for entry in found if entry["before_target"]]
     one = reached[0] if reached else max(found, key=lambda entry: entry["share"])
     value = (f"{one['title']} {one['value']:.2g} ({one['low']:.2g} to {one['high']:.2g}), limit "

@@ -109,13 +109,13 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
     constant. With the axis "depth", `size` is the number of layers of each stack.
 
     Raises:
-        ConfigError: If the width is not a multiple of the head width, or if the model is no
+        ConfigError: If the width is not a multiple of the head width, or if the model is not a
             Transformer.
     """
     model = load_recipe(recipe, {RATE: 1.0, **overrides}).model
     if not isinstance(model, TransformerConfig):
         raise ConfigError(
-            [f"the model of {recipe} is no Transformer, so a ladder can't vary its {axis}"]
+            [f"the model of {recipe} is not a Transformer, so a ladder can't vary its {axis}"]
         )
     if axis == "depth":
         pair = model.encoder_layers is not None
@@ -130,7 +130,7 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 
 
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
-    """Begin a ladder in `folder`, or add sizes and seeds to the ladder there.
+    """Begin a ladder in `folder`, or add sizes and seeds to the ladder in this folder.
 
     `prepare` measures the duration of runs, and fits the ladder to the budget. The function
     `prepare` is called for a new ladder and for new sizes. `prepare` is also called
@@ -497,8 +497,8 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     waiting = sum(len(missing_cells(folder, ladder, size)) for size in sizes)
     open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
     if ladder.capacity and waiting:
-        open_points.append(f"The budget was too short for {waiting} further runs, which would "
-                           "determine the best and the largest stable rates better.")  # fmt: skip
+        open_points.append(f"{waiting} further runs would determine the best and the largest "
+                           "stable rates better, but the budget was too short.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
         for size in sizes

@@ -147,7 +147,7 @@ class TransformerConfig:
     """Width of the model whose learning rate was tuned (default: null). If `width` equals
     `base_width`, "mup" changes nothing. A recipe with "mup" must set `base_width`."""
     checkpoint_activations: Free[bool] = False
-    """Activation checkpointing. The backward pass recomputes each layer, which saves memory."""
+    """Activation checkpointing. To save memory, the backward pass recomputes each layer."""
 
     @rule
     def _stacks_are_two(self) -> Iterator[str]:
@@ -295,8 +295,8 @@ class MultiwayConfig(TransformerConfig):
     @rule
     def _encoder_is_plain(self) -> Iterator[str]:
         if self.positions != "none" or self.grid_positions != "none":
-            yield ("positions and grid_positions must be 'none' in a multiway encoder, whose "
-                   "embeddings add positions")  # fmt: skip
+            yield ("positions and grid_positions must be 'none' in a multiway encoder, because its "
+                   "embeddings already add positions")  # fmt: skip
         if self.windows:
             yield "windows must be empty in a multiway encoder, because images have two dimensions"
         if self.encoder_layers is not None:

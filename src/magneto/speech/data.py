@@ -413,8 +413,8 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
         read = paired_rows
     if not places:
         raise ValueError(
-            f"no transcripts in {folder}. Supported are LibriSpeech (*{TRANSCRIPTS}), "
-            f"Kaldi ({WAV_SCP}), tables ({', '.join(RECORDS)}), tar shards, parquet files, and "
+            f"no transcripts in {folder}. Give LibriSpeech (*{TRANSCRIPTS}), "
+            f"Kaldi ({WAV_SCP}), tables ({', '.join(RECORDS)}), tar shards, parquet files, or "
             "recordings with .txt files of the same name."
         )
     return {name: partial(folder_table, own, read, folder) for name, own in places.items()}

@@ -164,9 +164,9 @@ def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
     return Figure(
         "errors-by-word",
         "Errors by word",
-        f"{utterances} validation utterances have {sum(total.values())} words, "
-        f"{sum(correct.values())} of which are correct. The words with the most errors come first, "
-        f"at most {MOST_WORDS} of {len(total)}. Counts are in parentheses.",
+        f"{utterances} validation utterances have {sum(total.values())} words. "
+        f"The model recognised {sum(correct.values())} of them correctly. The words with the most "
+        f"errors come first, at most {MOST_WORDS} of {len(total)}. Counts are in parentheses.",
         table(lines, right=(1, 2, 3)),
     )
 

@@ -103,7 +103,7 @@ def image_input(split: Any, given: Given) -> DataSummary:
     """Summarise the sizes of images, and derive a square input of at most 64 pixels a side."""
     sample = sample_images(split)
     if sample.huge:
-        raise ValueError(f"{sample.huge}, which are too many to decode in every epoch. Shrink "
+        raise ValueError(f"{sample.huge}: too many to decode in every epoch. Shrink "
                          "large images to about 512 pixels a side.")  # fmt: skip
     smallest, largest = sample.sizes.min(0), sample.sizes.max(0)
     # Building the recipe refuses given values that are not whole numbers.

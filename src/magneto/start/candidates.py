@@ -198,7 +198,7 @@ def parallel_files(files: Iterable[Path]) -> list[str]:
 
     endings = ((unpacked_name(path).removesuffix(".txt").rpartition(".")[2], path)
                for path in sorted(files))  # fmt: skip
-    # Endings of three letters are no languages: many files have such endings.
+    # Endings of three letters do not count as languages: many files have such endings.
     named = [path for ending, path in endings if LANGUAGE.fullmatch(ending)]
     return list(next(iter(aligned_files(named, frozenset()).values()), ()))
 
@@ -293,7 +293,7 @@ def other_labels(classes: Sequence[str]) -> str:
 
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
-    """Raise ValueError, which proposes a header, if a table's first line is not a header."""
+    """Raise ValueError with a proposed header if a table's first line is not a header."""
     if not kinds:
         raise ValueError(f"{table.where} is empty")
     names = [name.strip() for name in kinds]
@@ -361,8 +361,8 @@ def length_of(table: Table, name: str) -> int:
 def column_kind(table: Table, name: str) -> str:
     """Return the kind of a column.
 
-    Kinds are image, audio, class, number, list and text. The kinds date, row number, constant and
-    nothing are no inputs or labels.
+    Kinds are image, audio, class, number, list and text. Columns of the kinds date, row number,
+    constant and nothing are neither inputs nor labels.
     """
     column = table.columns[name]
     if isinstance(column, Classes):

@@ -123,7 +123,7 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
     if world_size % size:
         whose = "training.shard_size" if config.shard_size else "the number of processes of a node"
         raise ValueError(
-            f"hybrid sharding: {whose} is {size}, which does not divide the {world_size} processes"
+            f"hybrid sharding: {whose} ({size}) must divide the number of processes ({world_size})"
             f"; set --training.shard_size to a divisor of {world_size}"
         )
     return size
@@ -131,7 +131,7 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
 
 @contextmanager
 def join_world(config: TrainingConfig) -> Iterator[World]:
-    """Connect this process with the run's other processes, if any, for the time of the block."""
+    """Connect this process with the run's other processes, if any, until the block ends."""
     strategy = pick_strategy(config)
     device = pick_device(config.device)
     if strategy == "none":
@@ -344,7 +344,7 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 def reshard(model: nn.Module) -> None:
     """Free the parameters that FSDP keeps after a forward pass without a backward pass.
 
-    Call `reshard` before you replace weights. Otherwise, FSDP would go on with the old values.
+    Call `reshard` before you replace weights. Otherwise, FSDP would continue to use the old values.
     """
     if is_fsdp(model):
         model.reshard()

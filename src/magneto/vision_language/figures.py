@@ -85,9 +85,8 @@ def attention_figure(
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation rows with text, the model's answer and the right answer. Beside the image, "
-        "a copy for each word shows what the word attends to: patches with less attention are "
-        "darker. "
+        "Validation rows with text, the model's answer and the right answer. For each word, a copy "
+        "of the image shows the word's attention: patches with less attention are darker. "
         f"Attention is the mean over all heads of layer {layer + 1} of {config.layers}. "
         f"{share:.0%} of the words' attention goes to patches. The remaining attention goes to "
         "words and to the class token."

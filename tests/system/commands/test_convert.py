@@ -146,7 +146,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         ("config.json has no model_type", tmp_path / "none"),
         ("broken.pt is damaged, or contains more than weights", tmp_path / "broken.pt"),
         ("broken.safetensors is damaged, or", tmp_path / "broken.safetensors"),
-        ("unknown weights. Supported are those of timm", tmp_path / "other.pt"),
+        ("unknown weights. Give weights of timm", tmp_path / "other.pt"),
         ("must be a JSON object", gpt2, "--config", tmp_path / "list.json"),
         ("words is damaged: KeyError", tmp_path / "words"),
     ):
@@ -176,7 +176,7 @@ def test_damaged_exports_are_refused(tmp_path: Path, capsys) -> None:
         ("more has an unknown tensor extra", tmp_path / "more"),
         ("headless has no core.head.bias", tmp_path / "headless"),
         ("other: the shape of core.head.bias is (9,), but must be (3,)", tmp_path / "other"),
-        ("'MagnetoForImages', which is no model of Magneto; did", tmp_path / "unknown"),
+        ("'MagnetoForImages', not a model of Magneto; did", tmp_path / "unknown"),
     ):
         assert words in refused(capsys, "convert", source, tmp_path / "out")
 

@@ -49,7 +49,7 @@ def test_it_says_what_it_read_and_when_learning_begins(
     words = ["--text-field", "body", "--vocab-size", "300", "--out", str(tmp_path)]
     assert main(["tokenizer", "train", "--data", str(corpus), *words]) == 0
     learning, read = capsys.readouterr().err.splitlines()
-    assert learning == "training a tokenizer on 200 texts, which can take minutes"
+    assert learning == "training a tokenizer on 200 texts; this can take minutes"
     assert read.startswith(f"{corpus}: 200 documents (1 malformed record")
     assert f"[{corpus}, line 201: no text in field 'body']" in read
 

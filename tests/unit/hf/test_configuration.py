@@ -36,7 +36,7 @@ def test_unknown_sizes_are_refused() -> None:
         ({"hidden_size": 32}, "MagnetoConfig has no hidden_size; did you mean width?"),
         ({"widht": 32}, "has no widht; did you mean width?"),
         ({"mixture_of_experts": 8}, "has no mixture_of_experts$"),
-        ({"core": {"vocab_size": 40}, "width": 32}, "set width in the dictionary core"),
+        ({"core": {"vocab_size": 40}, "width": 32}, "width must be in the dictionary"),
     )
     for given, words in cases:
         with pytest.raises(ValueError, match=words):

@@ -94,7 +94,7 @@ def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
     assert found.train.has_masks and len(found.train) == 4
     assert found.counts[WITHOUT_MASK] == 2
     assert [int(found.train.mask(index).max()) for index in range(3)] == [0, 1, 2]
-    with pytest.raises(BrokenImage, match=r"its mask: can't be read \(the row names no file\)"):
+    with pytest.raises(BrokenImage, match=r"its mask: can't be read \(the row has no file name\)"):
         found.train.mask(3)
 
 

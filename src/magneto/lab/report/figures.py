@@ -335,7 +335,7 @@ def with_curves(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def curve_kind(cells: Rows) -> str:
-    """Return the loss that all curves show, "training" or "validation"; "" if the losses differ."""
+    """Return the kind of loss in all curves, "training" or "validation"; "" if kinds differ."""
     kinds = {cell.get("curve_of", "training") for cell in cells}
     return kinds.pop() if len(kinds) == 1 else ""
 

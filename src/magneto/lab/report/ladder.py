@@ -91,9 +91,9 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
          "loss (arXiv 2309.14322). Losses are capped at the initial loss. Only the first seed "
          "counts, and only rates in the range that was tested at all sizes."),
         ("trouble", "First expected failure", MEASURED,
-         "Each value is the largest of a few steps at the best tested rate. The value of "
-         "the gradient is the smallest. Values are geometric means over seeds. In the ratio to the "
-         "theory's bound, the update is the change of a label's logit in one SGD step at "
+         "Each value is the largest value in a few steps at the best tested rate (for the "
+         "gradient, the smallest value). Values are geometric means over seeds. In the ratio to "
+         "the theory's bound, the update is the change of a label's logit in one SGD step at "
          "initialisation."),
     ):  # fmt: skip
         known = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
