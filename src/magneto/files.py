@@ -131,7 +131,7 @@ def plain(value: Any) -> Any:
 
 
 def clear_temporary(directory: Path) -> None:
-    """Remove the temporary files in a directory. No other process may write there.
+    """Remove temporary files in a directory to which no other process writes.
 
     If the replacement of a directory was interrupted, the old version is restored.
     """

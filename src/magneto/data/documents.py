@@ -73,8 +73,8 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
     """Return, for each split of a source, a function that yields the split's documents.
 
     Splits come from the names of files and folders if these contain "train" and a second split,
-    such as "test". Without such names, splits come from the records' field "split" if a record has
-    "train" there. Without either, all documents belong to the split "train".
+    such as "test". Without such names, splits come from the records' field "split" if this field is
+    "train" in some record. Otherwise, all documents belong to the split "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.

@@ -213,8 +213,8 @@ def media_column(table: Table, name: str) -> MediaColumn:
 def find_place(root: Path, names: Sequence[str]) -> tuple[str, str]:
     """Return the subfolder and the ending of the files with these names, such as "clips/", ".mp3".
 
-    Most of the names must have a file there. Both are "" if the names are paths, if the folder
-    itself has one of the files, or if more than one subfolder or ending fits.
+    Most of the names must have a file in the subfolder. Subfolder and ending are "" if the names
+    are paths, if the folder itself has one of the files, or if several subfolders or endings fit.
     """
     if any("/" in name or (root / name).exists() for name in names) or not root.is_dir():
         return "", ""

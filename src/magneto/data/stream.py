@@ -127,7 +127,7 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) -> BatchStream:
     """Return a stream that makes batches by `make(numbers, draws)`.
 
-    `plan` returns an array whose rows contain an example's draw and index.
+    `plan` returns an array. Each row contains the draw and the number of an example.
     """
 
     def make_rows(rows: np.ndarray) -> Any:

@@ -294,9 +294,9 @@ def hold_out(
     """Divide a table into training and validation rows by the hash of a column.
 
     Rows with the same value stay together. New rows rarely change whether an old row is held out.
-    There are two exceptions. If training or validation is empty, all rows with one value move
-    there. If fewer than half of the requested rows would be held out, further values are held out,
-    ordered by hash.
+    There are two exceptions. If one of the two tables is empty, all rows with one value move to
+    this table. If fewer than half of the requested rows would be held out, further values are held
+    out, ordered by hash.
 
     Args:
         table: Table to divide.

@@ -361,7 +361,7 @@ class WeightFormat:
     ignored: str = ""
     # Regular expression for Magneto's tensors that the library lacks.
     absent: str = ""
-    # Magneto's fields that may differ after conversion there and back.
+    # Magneto's fields that may differ after conversion to the library and back.
     otherwise: tuple[str, ...] = ()
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """Plan of a training run without its data: memory, operations, and options that fit in memory.
 
-The training step runs under torch's FakeTensorMode. Its tensors have a device, a shape and a type,
+The training step runs under torch's FakeTensorMode. Fake tensors have a device, a shape and a type,
 but no memory. A dispatch mode counts the bytes of live tensors. Scratch memory inside kernels is
 not counted. From the counted bytes, Magneto computes the memory of training on several GPUs.
 """

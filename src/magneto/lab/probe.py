@@ -30,7 +30,7 @@ from magneto.training.optimizer import GRAD_SCALE
 PROBE_FILE = "probe.jsonl"
 # Largest finite values of number formats. bf16 has the exponents of fp32.
 LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bfloat16).max}
-# Quantities of which a layer's modules contribute the maximum; otherwise the mean.
+# Quantities whose maximum over a layer's modules is kept. Other quantities are averaged.
 LARGEST = ("activation_max", "attention_logit_max")
 Rows = slice | Tensor
 # Samples of a batch whose attention is recomputed: as many images, texts and pairs each.

@@ -36,7 +36,7 @@ from magneto.training.task import Task, place_companion
 
 # Learning rates of the first step: half decades.
 RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
-# Parts of a micro-batch, of which one is evaluated after each trial.
+# Parts of a micro-batch. Only one part is evaluated after each trial.
 CUTS = 4
 # Steps of a probe at the peak rate; thresholds were chosen for this number.
 PEAK_STEPS = 12

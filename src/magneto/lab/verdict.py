@@ -1,4 +1,4 @@
-"""The probe's verdict. From a short run, it predicts whether training fails, and why.
+"""The probe's verdict: a prediction from a short run whether training fails, and why.
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
@@ -29,9 +29,9 @@ SMALL_MOVE = 0.1
 class Threshold:
     """Two limits that classify a measured number.
 
-    `worse` says whether numbers "above" or "below" the limits are bad. Past the limit `undecided`,
-    the outcome of training is open. Past the limit `fails`, training probably fails. If `fails` is
-    None, no number predicts failure.
+    `worse` says whether numbers "above" or "below" the limits are bad. Beyond the limit
+    `undecided`, the outcome of training is open. Beyond `fails`, training probably fails. If
+    `fails` is None, no number predicts failure.
     """
 
     worse: Literal["above", "below"]

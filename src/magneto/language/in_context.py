@@ -252,7 +252,7 @@ def prepend_demonstrations(
         endings = tuple(sequence[-length - 1 :] for sequence in item.sequences)
         scored = tuple(min(n, length) for n in item.scored)
         return OptionTokens(endings, scored), 0, False
-    # The last token is scored, but it is no input.
+    # The last token is scored, but it is not an input.
     available = length + 1 - max(map(len, item.sequences))
     beginning: list[int] = [end]
     fitted = 0

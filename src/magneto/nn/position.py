@@ -67,8 +67,8 @@ class LearnedPositions(StackPositions):
 class SinusoidalPositions(StackPositions):
     """Sines and cosines that are added to the embeddings (arXiv 1706.03762, section 3.5).
 
-    The wavelengths extend from 2 pi to 10000 * 2 pi. As in Marian, all sines come before all
-    cosines. The Transformer paper, in contrast, interleaves sines and cosines.
+    The wavelengths start at 2 pi and stay below 10000 * 2 pi. As in Marian, all sines come before
+    all cosines. The Transformer paper, in contrast, interleaves sines and cosines.
     """
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:

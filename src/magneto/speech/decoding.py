@@ -134,7 +134,7 @@ class GreedySearch(Search):
 
     Attributes:
         symbols_per_frame: Maximum number of labels per frame.
-        look_ahead: Number of frames evaluated at a time, which does not change the result.
+        look_ahead: Number of frames evaluated at a time. All numbers give the same result.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME

@@ -146,8 +146,8 @@ class SpeechRecognition(Task):
         """Return the weighted sum; log the losses without weights, `non_finite` and `padding`.
 
         `non_finite` is the number of utterances without a finite loss, divided by the number of
-        counted utterances. `padding` is the mean share of padded frames in the group of a counted
-        utterance.
+        counted utterances. `padding` is the share of padded frames in a group, averaged over
+        counted utterances.
         """
         losses = []
         for group in batch:

@@ -226,8 +226,8 @@ FAMILIES: dict[Layout, Family] = {
 self-attention, the norms of the feed-forward network, and the norm on top of the stack. Norms of
 queries and keys do not change the bound, since queries and keys do not scale the output of
 attention. Norms of cross-attention do not change the bound, since theorem 3 always assumes one norm
-there, before the output projection. A placement with head scales, a value norm, gates or a
-different first layer has no bound."""
+in cross-attention, before the output projection. A placement with head scales, a value norm, gates
+or a different first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:

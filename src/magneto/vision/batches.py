@@ -43,7 +43,7 @@ def read_or_replace(
 ) -> tuple[dict[str, Any], int]:
     """Return an example and the example's index.
 
-    A random example replaces an example with a broken image.
+    If the example's image is broken, a random example replaces the example.
 
     The numbers in `key` and the `index` together seed the random generator.
 

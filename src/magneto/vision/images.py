@@ -301,7 +301,7 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is none.
 
-    If there are columns of media, only one of these can be the result. `given` is the column name
+    If the table has columns of media, the result is one of them or None. `given` is the column name
     that the recipe sets. `mask` is the name of the column of masks.
     """
     media = media_names_of(table)

@@ -59,8 +59,8 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
     """Find the source pixels from which a part of a resized image is computed.
 
-    A side is resized from `old` to `new` pixels, of which only the `size` pixels from `start` on
-    are needed. Return a slice of source pixels, and where in the slice the needed part begins and
+    A side is resized from `old` to `new` pixels. Only the `size` pixels from `start` on are needed.
+    Return a slice of source pixels, and where in the slice the needed part begins and
     ends.
     """
     scale = old / new
@@ -99,7 +99,7 @@ def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False)
     """Crop a box and resize it to a square, uint8 (size, size, channels), by bicubic resampling.
 
     The result equals that of torchvision's resized_crop. With `reduce`, a large JPEG may be decoded
-    at 1/2, 1/4 or 1/8 of its size, which is faster. Decoding at a smaller size changes the blur of
+    at 1/2, 1/4 or 1/8 of its size. Decoding at a smaller size is faster, and changes the blur of
     the result slightly.
     """
     least = min(box.height, box.width)

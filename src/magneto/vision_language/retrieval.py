@@ -272,10 +272,10 @@ def piece_loss(
 ) -> Tensor:
     """Return a micro-batch's share of the loss of the global batch.
 
-    The share is the summed loss of the micro-batch's own pairs. The embeddings get gradients from
-    all pairs, because each embedding is also a negative of other pairs. `scale` gets gradients only
-    from the micro-batch's own pairs. Over all micro-batches, values and gradients add up to the
-    loss and gradient of the global batch.
+    A micro-batch's share is the sum of the losses of its own pairs. The embeddings get gradients
+    from all pairs, because each embedding is also a negative of other pairs. `scale` gets gradients
+    only from the micro-batch's own pairs. Over all micro-batches, values and gradients add up to
+    the loss and gradient of the global batch.
 
     All embeddings of the global batch are in `everything`, without a gradient. `start` is the index
     of the micro-batch's first pair in the global batch.

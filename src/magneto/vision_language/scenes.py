@@ -48,7 +48,7 @@ THINGS = len(SHAPES) + len(COLOURS)
 # Number of scenes from which the scenes of statements are taken.
 POOL = 32768
 NUMBERS = ("0", "1", "2", "3")
-# Scenes drawn at once, of which suitable ones are taken.
+# Number of scenes generated at a time. Only suitable scenes are used.
 DRAWN = 4096
 # Seeds of the splits and of the sets.
 SPLITS = {"train": 1, "validation": 2}
