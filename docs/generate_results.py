@@ -148,8 +148,8 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
     yield (
         f"The median error of the predicted best rates is a factor of {off:.2f}. Rule 1 predicts "
         f"the best rate of the next smaller size, with a median error of a factor of {below:.2f}. "
-        "Rule 2 multiplies the rate of rule 1 by 1/size, and has a median error of a factor of "
-        f"{inverse:.2f}."
+        "Rule 2 scales the rate of rule 1 in proportion to 1/size, and has a median error of a "
+        f"factor of {inverse:.2f}."
     )
 
 
