@@ -66,8 +66,8 @@ commands:
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    The exit code is 0 for success, 2 for a user's mistake, 3 for a diverged run, and 130 for
-    Ctrl-C.
+    The exit code is 0 for success, 3 for a diverged run, and 130 for Ctrl-C. It is 2 for a user's
+    mistake, and for too little memory or disk space.
     """
     # Threads that wait must not spin: on busy cores that made steps ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

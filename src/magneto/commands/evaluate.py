@@ -301,6 +301,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
 
 
 def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from magneto.data.problems import quantity
     from magneto.runs import load_run
     from magneto.vision.frozen_features import collect_features, score_features, score_lines
 
@@ -314,7 +315,7 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     progress.finish()
     for part in (train, held):
         if part.broken:
-            progress.say(f"{part.broken} images could not be read and were left out")
+            progress.say(f"{quantity(part.broken, 'unreadable images')} left out")
     value = {
         "run": str(args.run), "weights": str(opened.weights),
         "training_images": len(train.labels), "validation_images": len(held.labels),

@@ -29,7 +29,7 @@ from magneto.commands.shared import (
 )
 from magneto.config import ConfigError
 from magneto.data.files import existing_path
-from magneto.data.problems import BadRecord, Counts, guarded
+from magneto.data.problems import BadRecord, Counts, guarded, quantity
 from magneto.files import write_bytes
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
@@ -271,7 +271,7 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
             answers += make_batch(ask, some, table.place)
             progress.update("predicting rows", len(answers), None)
     progress.finish()
-    progress.say(f"{len(answers):,} rows{counts.describe()}")
+    progress.say(f"{quantity(len(answers), 'rows')}{counts.describe()}")
     value = {"run": str(args.run), "weights": str(opened.weights), "rows": answers}
     lines = (each if isinstance(each, str) else json.dumps(each) for each in answers)
     return answer(args, value, lines)

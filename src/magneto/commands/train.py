@@ -28,7 +28,7 @@ def parser() -> Parser:
     made = Parser(
         "train",
         "Train a recipe. Weights, checkpoints, metrics and the recipe are written to the run's "
-        "directory. Exit codes: 0 finished, 2 mistake, 3 diverged, 130 interrupted.",
+        "directory. Exit codes: 0 finished, 2 error with a message, 3 diverged, 130 interrupted.",
         "magneto train causal-lm/tiny --model.placement sub --data book.txt --out runs/book",
         recipe=True,
     )

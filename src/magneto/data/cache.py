@@ -32,7 +32,7 @@ from magneto.files import (
 )
 from magneto.progress import SILENT, Progress
 
-# Version of the cache's content; raise it when the same files and settings give another result.
+# Version of the cache's content; raise it when the same files and settings give a different result.
 VERSION = 5
 
 

@@ -55,7 +55,7 @@ from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
 
 Layout = Callable[[Path, Counts], dict[str, Table]]
-"""Function that returns a folder's tables by split, or {} if the folder has another layout."""
+"""Function that returns a folder's tables by split, or {} for a folder with another layout."""
 
 SUPPORTED = (f"Use a folder, hf:NAME, or a file that ends in {', '.join(RECORDS)} (also with "
              ".gz, .xz or .bz2), .parquet or .tar.")  # fmt: skip

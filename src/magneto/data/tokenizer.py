@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from magneto.data.problems import quantity
 from magneto.files import import_extra, nearest_path, user_path
 from magneto.progress import SILENT, Progress
 
@@ -291,7 +292,7 @@ def _with_progress(
         progress.update(f"reading {unit} for a tokenizer", number, None)
         yield text
     number = min(number, most or number)
-    progress.say(f"training a tokenizer on {number:,} {unit}; this can take minutes")
+    progress.say(f"training a tokenizer on {quantity(number, unit)}; this can take minutes")
 
 
 def train_sentencepiece(

@@ -171,7 +171,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
 def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
     """Load tensors into a model.
 
-    A tensor that is missing, unknown or of another shape raises ValueError. A tensor may be missing
+    A tensor that is missing, unknown or of a wrong shape raises ValueError. A tensor may be missing
     if its name matches the regular expression `computed`. A tied tensor has several names, and
     `state` needs only one of them.
     """

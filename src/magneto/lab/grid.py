@@ -90,7 +90,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
     Nothing is written.
 
     Returns:
-        The given sweep. The cells `further` of the folder's sweep are added to its own.
+        The given sweep, with the cells `further` of both sweeps.
 
     Raises:
         ConfigError: If a recipe is wrong or was edited, or if a run is repeated.

@@ -343,7 +343,7 @@ def check_pretrained(config: Any) -> None:
 
     Raises:
         FileNotFoundError: If the run does not exist. The message suggests the nearest name.
-        ValueError: If the encoder has another shape. The message names the options to change.
+        ValueError: If the shape of the encoder differs. The message names the options to change.
     """
     run = pretrained_run(config)
     names = (field.name for field in fields(TextEncoderConfig))
@@ -361,8 +361,8 @@ def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTenso
         theirs, ours = (tuple(t[name].shape) if name in t else "none" for t in (tensors, wanted))
         if theirs != ours:
             name = name.removeprefix(PREFIX)
-            raise ValueError(f"{run} has another encoder: the shape of {name} is {theirs} in the "
-                             f"run and {ours} in the model")  # fmt: skip
+            raise ValueError(f"{run} has a different encoder: the shape of {name} is {theirs} in "
+                             f"the run and {ours} in the model")  # fmt: skip
     return tensors
 
 

@@ -216,7 +216,8 @@ def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts:
             "is a document. Otherwise give --data.validation_source or a larger "
             "--data.validation_fraction."
         )
-    raise ValueError(f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence "
+    name = "training" if split == "train" else split
+    raise ValueError(f"{config.source} has {len(tokens)} {name} tokens, too few for one sequence "
                      f"of {config.max_length}. {advice}")  # fmt: skip
 
 

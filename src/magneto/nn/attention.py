@@ -266,7 +266,7 @@ def build_mask(
             the query. Without `causal`, the window extends equally far before and after the query.
 
     Raises:
-        ValueError: If the mask is not boolean or has another shape.
+        ValueError: If the mask is not boolean or has a wrong shape.
     """
     length = x.shape[1]
     order = None

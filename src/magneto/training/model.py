@@ -161,7 +161,8 @@ def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
             again = drawing.writes.get(storage_of(tensor), [])
             before = building.writes.get(storage_of(tensor), [])
             if not again or before[-len(again) :] != again:
-                return f"reset_parameters does not give the initial {f'{name}.{key}'.lstrip('.')}"
+                place = f"{name}.{key}".lstrip(".")
+                return f"reset_parameters does not reproduce the initial values of {place}"
         seen |= held
     return ""
 

@@ -284,7 +284,7 @@ class ImageClassifierConfig(FineTunedImageConfig):
     """Image classifier: an encoder over patches, and a head."""
 
     classes: PositiveInt | None = None
-    """Number of classes; null uses the number of the data's classes."""
+    """Number of classes; null uses the number of classes in the data."""
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
     """Input of the head. With "mean", the final norm comes before the mean of the patches. With
     "mean_then_norm", the norm comes after the mean, as in BEiT-3. In Post-LN, which has no final

@@ -36,7 +36,8 @@ class PatchAggregation(nn.Module):
 
     Patch features of a middle layer do not describe the whole image. The class token thus learns to
     describe the image (arXiv 2208.06366, section 3.2). In BEiT v2's released code, the small stack
-    uses the model's final norm and relative position bias. In Magneto, the small stack has its own.
+    uses the model's final norm and relative position bias. In Magneto, the small stack has
+    a separate norm and bias.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:

@@ -141,7 +141,7 @@ def searches_figure(
     caption = (
         f"Left: {shown} captions with their own images. Right: the nearest of {len(chosen)} images "
         f"by cosine similarity. For {right} of {shown} captions, the "
-        "nearest image is their own."
+        "nearest image is the caption's own image."
     )
     picture = image_panels([Section(panels)], 1 + found)
     return Figure("searches", "Images retrieved by captions", caption, picture)

@@ -109,7 +109,7 @@ def load_pretrained(
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
         if tensor.shape != expected[name].shape:
-            raise ValueError(f"{run} has another encoder: the shape of {name} is "
+            raise ValueError(f"{run} has a different encoder: the shape of {name} is "
                              f"{tuple(tensor.shape)} in the run and "
                              f"{tuple(expected[name].shape)} in the model")  # fmt: skip
     initialised = join_words([name for name in expected if name not in state], LISTED)
@@ -277,7 +277,7 @@ class PairTask(FineTunedTask):
     """Base of tasks whose model reads a text with images and chooses a label.
 
     `column` is the column of the text. If `data.input` equals `column`, the model reads no images.
-    The method `credits` computes the metric that `credit` names.
+    The method `credits` computes the metric with the name `credit`.
     """
 
     primary_metric = "accuracy"

@@ -248,7 +248,7 @@ def test_runs_with_another_encoder_or_none(run: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"did you mean .*mlm-sub"):
         check_pretrained(replace(config, pretrained=str(run.parent / "mlm-sib")))
     encoder = TextClassifier(TextClassifierConfig(**wrong, classes=2)).text_encoder
-    with pytest.raises(ValueError, match=r"another encoder: the shape of encoder\.layers"):
+    with pytest.raises(ValueError, match=r"different encoder: the shape of encoder\.layers"):
         pretrained_weights(encoder, run)
     save(run, {"head.weight": torch.zeros(2)})
     with pytest.raises(ValueError, match=r"no text encoder\. Give a masked-lm run"):

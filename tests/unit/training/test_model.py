@@ -108,7 +108,7 @@ class Reading(nn.Module):
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (Parent, "reset_parameters does not give the initial head.weight"),
+        (Parent, "reset_parameters does not reproduce the initial values of head.weight"),
         (Bare, "the model has no reset_parameters"),
         (Reaching, "reset_parameters of the model changes other modules too"),
         (Reading, "meta"),
