@@ -206,7 +206,7 @@ class Probe:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Record the layers while the context lasts; only the last forward pass is kept."""
+        """Record the layers inside the `with` block; only the last forward pass is kept."""
         with ExitStack() as hooks:
             for handle in self.hook():
                 hooks.enter_context(handle)
