@@ -1,4 +1,4 @@
-"""Recipes, which are YAML files with the sections task, model, data and training.
+"""Recipes: YAML files with the sections task, model, data and training.
 
 Every run saves a copy of its recipe.
 """

@@ -74,7 +74,7 @@ class MediaColumn(ABC):
         return [self.key(number) for number in range(len(self))]
 
     def present(self) -> np.ndarray:
-        """Return a boolean array, which is True for each row that has a medium."""
+        """Return a boolean array: True for each row that has a medium."""
         return np.ones(len(self), bool)
 
 

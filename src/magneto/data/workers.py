@@ -1,4 +1,4 @@
-"""Data workers, which make batches ahead of training, on a thread or in processes.
+"""Data workers make batches ahead of training, on a thread or in processes.
 
 The number of processes does not change the batches, since each batch is a function of its step
 (`magneto.data.stream`). Worker processes are forked, so workers start in milliseconds and can use

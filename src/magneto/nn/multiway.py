@@ -380,7 +380,7 @@ def check_order(sizes: Sequence[tuple[int, int]]) -> None:
 
 
 def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
-    """Return each token's place, which is row * length + column.
+    """Return each token's place: row * length + column.
 
     Row i has `counts[i]` tokens from column `starts[i]` on.
     """

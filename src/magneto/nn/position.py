@@ -288,7 +288,7 @@ class BiasedLogits(LayerPositions):
 
 
 class GridBiasLogits(LayerPositions):
-    """BEiT's relative bias with a table for each layer, which is initially 0."""
+    """BEiT's relative bias, with a separate table for each layer, initially 0."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)

@@ -38,7 +38,7 @@ class FilterBankConfig:
     """Log-mel filterbank features as in Kaldi."""
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
-    """Number of mel filters, which is the number of features per frame."""
+    """Number of mel filters, and thus of features per frame."""
     frame_length: Annotated[float, Interval(ge=1)] = 25.0
     """Frame length in milliseconds."""
     frame_shift: Annotated[float, Interval(ge=1)] = 10.0
@@ -246,7 +246,7 @@ class TransducerConfig(TransformerConfig):
     ctc_weight: NonNegativeFloat = 0.3
     """Weight of the connectionist temporal classification (CTC) loss of the encoder."""
     lm_weight: NonNegativeFloat = 0.3
-    """Weight of the language model loss, which is the cross-entropy of the predictor."""
+    """Weight of the language model loss, the cross-entropy of the predictor."""
     lm_smoothing: Dropout = 0.05
     """Label smoothing of the language model loss."""
     intermediate_weight: NonNegativeFloat = 0.0

@@ -116,8 +116,7 @@ class Task(ABC):
         model_config: Values of the section `model`.
         data_config: Values of the section `data`.
         seed: Seed of weights, data order, dropout and splits.
-        problems: Examples with problems, such as damaged files, which are listed in a file of the
-            run.
+        problems: List of examples with problems, such as damaged files, for a file of the run.
     """
 
     primary_metric: str = "loss"

@@ -176,10 +176,10 @@ class AugmentationConfig:
     hue: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
     """Colour jitter: the hue is shifted by up to this fraction of the colour circle."""
     rand_augment: Annotated[float, Interval(ge=0, le=10)] = 0.0
-    """Magnitude of RandAugment (arXiv 1909.13719), which is M in timm's "rand-mM-mstdS-inc1". 0: no
+    """Magnitude of RandAugment (arXiv 1909.13719): M in timm's "rand-mM-mstdS-inc1". 0: no
     RandAugment."""
     rand_augment_std: NonNegativeFloat = 0.5
-    """Standard deviation of RandAugment's magnitude, which is S in timm's "rand-mM-mstdS-inc1"."""
+    """Standard deviation of RandAugment's magnitude: S in timm's "rand-mM-mstdS-inc1"."""
     erasing: Probability = 0.0
     """Probability that a random rectangle is replaced by noise (arXiv 1708.04896)."""
     repeats: PositiveInt = 1

@@ -57,7 +57,7 @@ def image_of(patches: Tensor) -> Tensor:
 def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor:
     """Return the mean of each code's patches, (count, channels, size, size).
 
-    A code without patches gets a mean of 0, which is drawn in grey.
+    A code without patches gets a mean of 0, drawn in grey.
     """
     patches = patches_of(images, size).flatten(0, 1)
     sums = torch.zeros(count, *patches.shape[1:]).index_add(0, codes.flatten(), patches)

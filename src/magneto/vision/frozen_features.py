@@ -33,7 +33,7 @@ class Features:
         layers: Features for each pooling ("mean", "class_token"), float32 (layers + 1, images,
             width). Layer 0 is the embeddings.
         labels: Labels (images,).
-        broken: Number of unreadable images, which are left out.
+        broken: Number of unreadable images that were left out.
     """
 
     layers: dict[str, Tensor]

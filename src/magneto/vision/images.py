@@ -1,4 +1,4 @@
-"""Training and validation images from any source, which are read by index.
+"""Training and validation images from any source, read by index.
 
 `load_images` lists a source without decoding its images. `magneto.vision.batches` makes batches.
 `magneto.vision.transforms` and `magneto.vision.augmentation` make a model's input from a `Picture`.

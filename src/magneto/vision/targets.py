@@ -231,7 +231,7 @@ class ImageTokenizer(ImageEncoder):
         self.codebook = Codebook(config.codes, config.code_width, config.decay, config.revive_below)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the images' features (batch, patches, code_width), which have length 1."""
+        """Return the images' features of length 1, (batch, patches, code_width)."""
         x = self.encoder(self.embed(images))[:, self.config.prefix :]
         # Without autocast: codes depend on small differences.
         with without_autocast(images):

@@ -17,8 +17,8 @@ stops are removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
 at least nine questions of the training and validation splits. Majority answers are normalised
-before they are counted. Answers are listed in the order of first occurrence, which is also the
-order in the heads of released checkpoints.
+before they are counted. Answers are listed in the order of first occurrence, as in the heads of
+released checkpoints.
 """
 
 from __future__ import annotations

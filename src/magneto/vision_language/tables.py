@@ -196,7 +196,7 @@ def read_records(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return a table with the columns `images` and new columns.
+    """Return a table with the image columns `images` and with new columns.
 
     `found` maps a row number to a dict with the row's values in the new columns. Rows that are not
     in `found` are left out.
