@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,8 +83,11 @@ class Recipe:
         write_text(path, text)
 
 
-def recipe_names() -> list[str]:
-    return sorted(str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
+@cache
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of the built-in recipes, sorted."""
+    names = (str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
+    return tuple(sorted(names))
 
 
 def recipe_path(name: str) -> Path:

@@ -68,7 +68,7 @@ def quick_data() -> dict[str, dict[str, Any]]:
     one = {"source": str(folder / "lines.jsonl")}
     two = {"source": str(folder / "lines"), "languages": ("en", "de"), "validation_limit": 50}
     two |= {"max_tokens": 256}
-    few = {"synthetic": SyntheticConfig(train_utterances=60, validation_utterances=6)}
+    few = {"synthetic": SyntheticConfig(train_utterances=24, validation_utterances=6)}
     few |= {"max_frames": 800, "max_duration": 8.0}
     return {
         "builtin:docstrings": one, "builtin:word-order": one,

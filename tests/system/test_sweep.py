@@ -5,7 +5,9 @@ import json
 import math
 import os
 import random
+import runpy
 import signal
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -230,13 +232,35 @@ def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
         lock.release()
 
 
+class Worker:
+    """In the place of a worker's process, which would take seconds to import torch."""
+
+    returncode = 0
+
+    def __init__(self, command: list[str], **how: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", command[2:])
+            try:
+                runpy.run_module(command[2], run_name="__main__")
+            except SystemExit as ended:  # which Python would print
+                print(ended.code, file=sys.stderr)
+                self.returncode = 1
+
+    def poll(self) -> int:
+        return self.returncode
+
+    wait = poll
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_a_workers_error_is_one_line(
-    book: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+    book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
+    monkeypatch.setattr("subprocess.Popen", Worker)
     words = f"""compare causal-lm/tiny --data {book} --placements pre --lrs 1e-3 --jobs 1
         --out {tmp_path} --data.tokenizer bytes --training.gradient_accumulation_steps 1000"""
     assert main(words.split()) == 2
-    output = capfd.readouterr().err
+    output = capsys.readouterr().err
     assert "Traceback" not in output
     assert "magneto: training.batch_size" in output
     assert "every worker ended with the error above" in output

@@ -32,7 +32,11 @@ def start_training(book: Path, run: Path, *words: str) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.distributed),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
     book: Path, tmp_path: Path, number: signal.Signals

@@ -2,16 +2,15 @@
 tenth more."""
 
 import ast
-import json
-import subprocess
-import sys
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.unit.test_imports import FILES, module_name, statements
+from tests.unit.test_style import tree_of
 
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
@@ -30,51 +29,51 @@ def lines(folder: str) -> int:
     return sum(len(p.read_text("utf-8").splitlines()) for p in (ROOT / folder).rglob("*.py"))
 
 
+@cache
 def module_files() -> dict[str, Path]:
     """Return the files of modules by name; those of packages, which hold a line, are left out."""
     return {module_name(path): path for path in FILES if path.name != "__init__.py"}
 
 
-def single_importers(files: dict[str, Path]) -> int:
-    users = defaultdict(set)
-    for user, path in files.items():
-        for node, _ in statements(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                named = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-                for name in files.keys() & {*named} - {user}:
-                    users[name].add(user)
-    return sum(len(each) == 1 for each in users.values())
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the modules of this package that statements import."""
+    named = {
+        name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    }
+    return module_files().keys() & named
 
 
-# One process loads torch, and a copy of it each module.
-LOADING = """import json, os, sys, torch
-for name in sys.argv[1:]:
-    if not os.fork():
-        __import__(name)
-        print(json.dumps(list(sys.modules)), flush=True)
-        os._exit(0)
-    assert os.wait()[1] == 0"""
+def single_importers() -> int:
+    users = Counter()
+    for user, path in module_files().items():
+        users.update(imported(node for node, _ in statements(tree_of(path))) - {user})
+    return sum(count == 1 for count in users.values())
 
 
-@cache
-def loaded() -> list[int]:
-    names = ("magneto.language.causal_lm", "magneto.vision_language.pretraining")
-    words = [sys.executable, "-c", LOADING, *names]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    return [len(module_files().keys() & {*json.loads(line)}) for line in done.stdout.splitlines()]
+def loaded(name: str) -> int:
+    """Count the modules that one loads: those that it imports at its top, and so on."""
+    found, new = set(), {name}
+    while new:
+        found |= new
+        new = set().union(*(imported(tree_of(module_files()[one]).body) for one in new)) - found
+    return len(found)
 
 
 @pytest.mark.parametrize("what", COUNTED)
 def test_no_weight_comes_back(what: str) -> None:
-    files = module_files()
     count = {
         "lines of source": lambda: lines("src"),
         "lines of tests": lambda: lines("tests"),
         "lines of benchmarks": lambda: lines("benchmarks"),
-        "modules": lambda: len(files),
-        "modules with one importer": lambda: single_importers(files),
-        "modules that causal_lm loads": lambda: loaded()[0],
-        "modules that vision-language pre-training loads": lambda: loaded()[1],
+        "modules": lambda: len(module_files()),
+        "modules with one importer": lambda: single_importers(),
+        "modules that causal_lm loads": lambda: loaded("magneto.language.causal_lm"),
+        "modules that vision-language pre-training loads": lambda: loaded(
+            "magneto.vision_language.pretraining"
+        ),
     }[what]()
     print(f"{count:,} {what}")
     assert count <= AIR * COUNTED[what], f"{count:,} {what}: {COUNTED[what]:,} when counted last"

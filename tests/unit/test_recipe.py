@@ -43,10 +43,22 @@ SHRINK = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
 
 
 def parameters(name: str, placement: str) -> float:
-    recipe = load_recipe(name, {"model.placement": placement})
-    with torch.device("meta"), FillRecorder():
-        model = recipe.build_task().build_model()
-    return sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    """Return millions of parameters; layers are alike, so the first two of each stack tell."""
+
+    def count(**layers: int) -> int:
+        changes = {f"model.{stack}": number for stack, number in layers.items()}
+        recipe = load_recipe(name, {"model.placement": placement, **changes})
+        with torch.device("meta"), FillRecorder():
+            model = recipe.build_task().build_model()
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    model = load_recipe(name).model
+    pair = ("encoder_layers", "decoder_layers")
+    stacks = {s: getattr(model, s) for s in (pair if model.encoder_layers else ("layers",))}
+    one = dict.fromkeys(stacks, 1)
+    first = count(**one)
+    each = {stack: count(**{**one, stack: 2}) - first for stack in stacks}
+    return (first + sum((stacks[s] - 1) * more for s, more in each.items())) / 1e6
 
 
 @pytest.mark.parametrize("name", SIZES)

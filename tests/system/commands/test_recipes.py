@@ -44,7 +44,7 @@ def test_the_committed_pages_are_up_to_date(tmp_path: Path, monkeypatch, capsys)
 
 def test_it_lists_every_recipe_with_its_first_line(capsys: pytest.CaptureFixture) -> None:
     lines = printed(capsys, "recipes").splitlines()
-    assert [line.split()[0] for line in lines] == recipe_names()
+    assert [line.split()[0] for line in lines] == [*recipe_names()]
     assert all(len(line.split()) > 3 and "#" not in line for line in lines)
 
 
