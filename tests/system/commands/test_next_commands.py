@@ -63,14 +63,6 @@ def fill(word: str, place: Path) -> list[str]:
              "TEXT": "a red square", "FOLDER": folder_of_images(place)}[word]]  # fmt: skip
 
 
-@pytest.fixture
-def counted_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs count their operations, as outside of tests."""
-    monkeypatch.setattr("magneto.training.loop.count_flops", count_flops)
-    monkeypatch.setattr("magneto.training.loop.peak_flops", lambda *_: 1e12)
-
-
-@pytest.mark.usefixtures("counted_operations")
 @pytest.mark.parametrize("task", TASKS)
 def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -78,7 +70,10 @@ def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -
     changes = SMALL | shrunken(task, tmp_path) | SHORT.get(task, {})
     recipe, run = load_recipe(f"{task}/tiny", changes), tmp_path / "run"
     recipe.save(tmp_path / "mine.yaml")
-    assert main(["train", str(tmp_path / "mine.yaml"), "--out", str(run)]) == 0
+    with monkeypatch.context() as patch:  # operations are counted, as outside of tests
+        patch.setattr("magneto.training.loop.count_flops", count_flops)
+        patch.setattr("magneto.training.loop.peak_flops", lambda *_: 1e12)
+        assert main(["train", str(tmp_path / "mine.yaml"), "--out", str(run)]) == 0
     assert open_run(run).to_mapping() == recipe.to_mapping()
     assert all(0 < row["flops_utilisation"] < 10 for row in read_metrics(run) if "loss" in row)
     lines = capsys.readouterr().err.splitlines()
