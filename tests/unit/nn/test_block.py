@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from magneto import PLACEMENTS, Encoder, TransformerConfig
+from magneto import Encoder, TransformerConfig
 from magneto.nn.block import GATED, PLAIN, DropPath, FeedForward
 from magneto.nn.config import Activation
 from magneto.nn.init import identity
-from tests.unit.nn.grids import small
+from tests.unit.nn.grids import EVERY_PART, small
 
 
 def test_drop_path_is_beits() -> None:
@@ -40,13 +40,12 @@ def test_rates_rise_to_the_last_layer_and_a_rate_of_0_is_no_module() -> None:
         assert layer.feed_forward.drop_path is identity
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_layer_scale_multiplies_each_branch(placement: str) -> None:
+def test_layer_scale_multiplies_each_branch() -> None:
     """As in DINOv2's layers; BEiT's whole encoder is compared with its grid's positions."""
     modeling = pytest.importorskip("transformers.models.dinov2.modeling_dinov2")
     config = modeling.Dinov2Config(hidden_size=32, layerscale_value=1e-5)
     theirs = modeling.Dinov2LayerScale(config)
-    model = Encoder(small(placement=placement, layers=1, layer_scale=1e-5))
+    model = Encoder(small(placement=EVERY_PART, layers=1, layer_scale=1e-5))
     x = torch.randn(2, 5, 32)
     for part in (model.layers[0].self_attention, model.layers[0].feed_forward):
         assert torch.equal(part.layer_scale.weight, theirs.lambda1)
