@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +53,7 @@ def alive(process: int) -> bool:
 
 def test_the_number_of_workers_changes_nothing() -> None:
     expected = [shuffled_rows().batch(step, 4, [1, 2]) for step in range(12)]
-    for count, first in product((0, 1, 2, 4), (0, 7)):
+    for count, first in ((0, 7), (1, 0), (2, 7), (4, 0)):
         with closing(BatchPrefetcher(shuffled_rows(), 4, [1, 2], num_workers=count)) as batches:
             taken = list(islice(batches.start(first), 12 - first))
         assert taken == expected[first:], (count, first)

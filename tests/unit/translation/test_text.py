@@ -194,12 +194,6 @@ def test_built_in_phrases_are_the_same_in_every_pair() -> None:
     assert len(german) > 280 and ("December 1990", "Dezember 1990") in german
     assert [en for en, _ in german] == [en for en, _ in finnish]
     assert [(b, a) for a, b in german] == list(phrases("de", "en", 300))
-    english = [en for en, _ in german]
-    assert any(en.endswith(" ago") for en in english) and any(
-        en.startswith("in ") for en in english
-    )
-    assert any("euros" in en for en in english)
-    assert 50 < max(float(en[:-1]) for en in english if en.endswith("%")) < 100
     # Units without words are left out.
     assert not any("length-" in zh or "mass-" in zh for _, zh in phrases("en", "zh", 500))
     text = open_parallel("builtin:phrases", ("en", "sv"))
