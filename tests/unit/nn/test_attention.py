@@ -1,6 +1,6 @@
-"""Attention against transformers' own; masks against a loop over every pair of positions.
+"""Masks against a loop over every pair of positions; packed documents; weights for pictures.
 
-The weights for pictures are what the fused attention uses.
+Whole models in the oracles compare attention itself.
 """
 
 import itertools
@@ -17,7 +17,6 @@ from magneto import (
     TransformerConfig,
 )
 from magneto.nn.attention import (
-    DotProductAttention,
     Mask,
     build_mask,
     build_memory_mask,
@@ -28,40 +27,6 @@ from magneto.nn.multiway import pack
 from tests.pairs import in_turn
 from tests.unit.nn.grids import shaken, small, small_grid
 from tests.unit.nn.test_multiway import multiway
-
-
-def parts(heads: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(2, 4, 5, 8), (2, heads, 5, 8), (2, heads, 5, 8)]
-    query, key, value = (3 * torch.randn(shape, generator=generator) for shape in shapes)
-    return query, key, value
-
-
-def masks() -> dict[str, Mask]:
-    x = torch.zeros(2, 5, 1)
-    padding = torch.arange(5) < torch.tensor([[5], [3]])
-    return {
-        "none": Mask(), "causal": build_mask(None, x, 0, True),
-        "padding": build_mask(padding, x, 0, False), "both": build_mask(padding, x, 0, True),
-        "window": build_mask(padding, x, 0, True, 2),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", masks())
-@pytest.mark.parametrize("biased", [False, True])
-def test_it_computes_what_transformers_writes_out(name: str, biased: bool) -> None:
-    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
-    mask, bias = masks()[name], torch.randn(1, 4, 5, 5) if biased else None
-    query, key, value = parts()
-    found = DotProductAttention(0.0)(query, key, value, mask, bias)
-    holder = torch.nn.Module().eval()
-    holder.num_key_value_groups = 2
-    added = mask.with_bias(torch.zeros(1, 1, 5, 5) if bias is None else bias, query, key)
-    expected, _ = modeling.eager_attention_forward(holder, query, key, value, added, 8**-0.5)
-    expected = expected.transpose(1, 2)
-    if mask.seeing is not None:
-        expected = expected * mask.seeing
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [Encoder, Decoder])

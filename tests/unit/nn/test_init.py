@@ -80,24 +80,6 @@ def test_std_by_role_where_heads_are_wider_positions_projected_and_units_gated()
     check_stack(model, cfg, "encoder")
 
 
-@pytest.mark.parametrize("unbiased", [("k",), ("q", "out"), ("fc1", "k", "v"), ("q", "k", "v")])
-def test_biases_by_projection(unbiased: tuple[str, ...]) -> None:
-    sizes = {"q": WIDTH, "k": WIDTH, "v": WIDTH, "out": WIDTH, "fc1": INNER, "fc2": WIDTH}
-    stacks = {"encoder_layers": 1, "decoder_layers": 1}
-    full, few = (
-        EncoderDecoder(config(**stacks, unbiased=roles)).decoder for roles in ((), unbiased)
-    )
-    saved = sum(p.numel() for p in full.parameters()) - sum(p.numel() for p in few.parameters())
-    # Attention is there twice.
-    assert saved == sum(sizes[role] * (1 if "fc" in role else 2) for role in unbiased)
-    fused = few.layers[0].self_attention.attention.qkv_proj
-    if fused.bias is not None:
-        nn.init.normal_(fused.bias)
-        added = fused(torch.zeros(WIDTH)).view(3, WIDTH)
-        kept = torch.tensor([role not in unbiased for role in "qkv"])
-        assert torch.equal(added[kept].flatten(), fused.bias) and not added[~kept].any()
-
-
 @pytest.mark.parametrize("gain", [1.0, 1.7827])
 @pytest.mark.parametrize("base", ["xavier_normal", "xavier_uniform", "normal", "truncated_normal"])
 def test_bases(base: str, gain: float) -> None:
