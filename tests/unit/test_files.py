@@ -13,45 +13,29 @@ from unittest.mock import Mock
 import pytest
 
 from magneto import files
-from magneto.files import (
-    DamagedError,
-    check_directory,
-    clear_dead,
-    clear_temporary,
-    fingerprint,
-    import_extra,
-    nearest_path,
-    publish,
-    read_json,
-    read_object,
-    temporary_directory,
-    temporary_path,
-    write_json,
-    write_text,
-)
 
 
 def fill(path: Path, content: str) -> None:
-    with temporary_directory(path) as temporary:
+    with files.temporary_directory(path) as temporary:
         (temporary / "file").write_text(content)
-        publish(temporary, path, {"file": fingerprint(temporary / "file")})
+        files.publish(temporary, path, {"file": files.fingerprint(temporary / "file")})
 
 
 def test_a_failed_write_leaves_the_old_one_and_damage_is_found(tmp_path: Path) -> None:
     """By size or by checksum."""
     file = tmp_path / "best" / "file"
     fill(tmp_path / "best", "old")
-    with pytest.raises(RuntimeError), temporary_directory(tmp_path / "best") as temporary:
+    with pytest.raises(RuntimeError), files.temporary_directory(tmp_path / "best") as temporary:
         (temporary / "file").write_text("half")
         raise RuntimeError
     assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["best"]
     fill(tmp_path / "best", "new")
     assert file.read_text() == "new"
-    check_directory(tmp_path / "best")
+    files.check_directory(tmp_path / "best")
     for damaged in ("nex", "newer"):
         file.write_text(damaged)
-        with pytest.raises(DamagedError, match="file is damaged: it differs"):
-            check_directory(tmp_path / "best")
+        with pytest.raises(files.DamagedError, match="file is damaged: it differs"):
+            files.check_directory(tmp_path / "best")
 
 
 def test_a_kill_while_a_directory_is_replaced_loses_neither(
@@ -87,17 +71,17 @@ def test_a_kill_while_a_directory_is_replaced_loses_neither(
     assert done == ["sync", "rename", "rename", "remove", "sync"]
     for number, content in enumerate(["old", "old", "old", "new", "new"]):
         copy = tmp_path / f"{number}"
-        clear_temporary(copy)
-        check_directory(copy / "best")
+        files.clear_temporary(copy)
+        files.check_directory(copy / "best")
         assert (copy / "best" / "file").read_text() == content
         assert [path.name for path in copy.iterdir()] == ["best"]
 
 
 def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.txt"
-    write_text(path, "ö\r\n")
+    files.write_text(path, "ö\r\n")
     assert path.read_bytes() == "ö\r\n".encode()
-    write_json(path, {"b": Path("c")})
+    files.write_json(path, {"b": Path("c")})
     assert json.loads(path.read_text()) == {"b": "c"}
 
     def fail(descriptor: int) -> None:
@@ -105,7 +89,7 @@ def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="full"):
-        write_text(path, "new")
+        files.write_text(path, "new")
     assert json.loads(path.read_text()) == {"b": "c"}
     assert [found.name for found in tmp_path.iterdir()] == ["a.txt"]
 
@@ -117,7 +101,7 @@ def test_only_what_dead_processes_of_this_machine_left_is_cleared(
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     name = f"{socket.gethostname()}.{gone.pid}"
-    mine = temporary_path(tmp_path / "text-1").name
+    mine = files.temporary_path(tmp_path / "text-1").name
     kept = {mine, f".text-2.another-{name}", f".text-3.{gone.pid}", ".git", "text-4"}
     for folder in kept | {f".other.{name}", f".best.{name}"}:
         (tmp_path / folder).mkdir()
@@ -129,16 +113,16 @@ def test_only_what_dead_processes_of_this_machine_left_is_cleared(
         return {path.name for path in tmp_path.iterdir()}
 
     fill(tmp_path / "best", "new")
-    write_json(tmp_path / "x.json", 1)
+    files.write_json(tmp_path / "x.json", 1)
     kept |= {"best", "x.json"}
     assert left() == kept | {f".other.{name}", f".result.json.{name}"}
-    clear_dead(tmp_path)
+    files.clear_dead(tmp_path)
     assert left() == kept
-    clear_temporary(tmp_path)  # of a directory that is one process's own
+    files.clear_temporary(tmp_path)  # of a directory that is one process's own
     assert left() == {".git", "text-4", "best", "x.json"}
     (tmp_path / f".other.{name}").mkdir()
     monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))  # another user's
-    clear_dead(tmp_path)
+    files.clear_dead(tmp_path)
     assert f".other.{name}" in left()
 
 
@@ -147,32 +131,32 @@ def test_a_fingerprint_is_of_the_whole_file_and_the_nearest_path_of_a_folder(
 ) -> None:
     content = bytes(5_000_000) + b"end"
     (tmp_path / "first").write_bytes(content)
-    found = fingerprint(tmp_path / "first")
+    found = files.fingerprint(tmp_path / "first")
     assert found == {"bytes": len(content), "crc32": zlib.crc32(content)}
-    assert str(tmp_path / "first") in nearest_path(tmp_path / "frist" / "deep" / "x")
+    assert str(tmp_path / "first") in files.nearest_path(tmp_path / "frist" / "deep" / "x")
 
 
 def test_an_optional_package_is_named_with_its_extra(tmp_path: Path, monkeypatch) -> None:
-    assert import_extra("json.decoder", "text", "this needs json").JSONDecoder
+    assert files.import_extra("json.decoder", "text", "this needs json").JSONDecoder
     with pytest.raises(ModuleNotFoundError) as caught:
-        import_extra("no_such.part", "vision", "pictures need no-such")
+        files.import_extra("no_such.part", "vision", "pictures need no-such")
     message = "pictures need no-such: pip install 'foundation-transformers[vision]'"
     assert (str(caught.value), caught.value.name) == (message, "no_such")
     (tmp_path / "broken_one.py").write_text("import no_such_either")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match=r"\[text\]' \(No module named 'no_such_either'"):
-        import_extra("broken_one", "text", "it needs broken-one")
+        files.import_extra("broken_one", "text", "it needs broken-one")
 
 
 def test_json_that_is_damaged_is_named(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     for content in (b'{"recipe": "cau', b"\xff\xfe", b"[" * 100_000):
         path.write_bytes(content)
-        with pytest.raises(DamagedError, match=r"result\.json is damaged"):
-            read_json(path)
+        with pytest.raises(files.DamagedError, match=r"result\.json is damaged"):
+            files.read_json(path)
     for text in ("[]", "3", "null", '{"b": 1}'):
         path.write_text(text)
-        with pytest.raises(DamagedError, match=r"result\.json is damaged"):
-            read_object(path, "a")
-    write_json(path, {"a": 1})
-    assert read_json(path) == read_object(path, "a") == {"a": 1}
+        with pytest.raises(files.DamagedError, match=r"result\.json is damaged"):
+            files.read_object(path, "a")
+    files.write_json(path, {"a": 1})
+    assert files.read_json(path) == files.read_object(path, "a") == {"a": 1}

@@ -117,11 +117,9 @@ def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
 
 
 def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.tsv").write_text("good film\tpos\nbad film\tneg\n")
     for source, message in (
-        (tmp_path / "corpsu.txt", r"did you mean .*corpus\.txt"),
         (tmp_path / "empty", "none ends in"),
         ("builtin:docstring", "Known: builtin:docstrings"),
         (tmp_path / "a.tsv", r"a\.tsv has no column 'text' among 'good film', 'pos'\. "

@@ -194,14 +194,6 @@ def test_a_long_line_does_not_fill_the_memory(
     assert peak < 1 << 21
 
 
-@each(OF_JSON)
-@pytest.mark.parametrize("line", ["{", "3", "null", "[" * 100_000, '"text"'])
-def test_a_line_that_is_no_object(reader: Reader, line: str, tmp_path: Path) -> None:
-    content = written(reader, ["first"]) + f"\n  \n{line}\n".encode() + written(reader, ["last"])
-    path, counts = write(tmp_path, reader, content), Counts()
-    assert reader.read(path, counts) == ["first", "last"] and counts[MALFORMED] == 1
-
-
 def test_lines_that_a_quote_swallows_are_counted(tmp_path: Path) -> None:
     """Also where the next cell in quotes seems to close it; a cell of any length is none."""
     reader = BY_NAME["d.csv"]
