@@ -1,5 +1,7 @@
 """Trainer's loss of a step against plain torch, for every kind of model; two are trained by it.
 
+Our schedules are those of its optimizers.
+
 The losses are those of magneto.hf.wrapper.
 """
 
@@ -18,6 +20,7 @@ transformers = pytest.importorskip("transformers")
 state = pytest.importorskip("accelerate.state")
 
 from magneto.hf.export import wrap  # noqa: E402
+from magneto.training.config import TrainingConfig, learning_rate  # noqa: E402
 from tests.unit.hf.kinds import wrapped  # noqa: E402
 from tests.unit.vision.small import small_model  # noqa: E402
 
@@ -267,3 +270,28 @@ def test_what_cannot_be_smoothed(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=words):
             trainer(kind, tmp_path, label_smoothing_factor=0.1).train()
+
+
+@pytest.mark.parametrize("warmup", [1, 4])
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options"),
+    [
+        ({"schedule": "constant"}, "constant_with_warmup", {}),
+        ({"schedule": "linear"}, "linear", {}),
+        ({"schedule": "cosine", "final_learning_rate": 0.2}, "cosine_with_min_lr", {"min_lr": 0.2}),
+        ({"power": 2.0, "final_learning_rate": 0.2}, "polynomial", {"power": 2.0, "lr_end": 0.2}),
+        ({"schedule": "inverse_sqrt"}, "inverse_sqrt", {}),
+    ],
+    ids=str,
+)
+def test_schedules_are_those_of_transformers(
+    ours: dict, theirs: str, options: dict[str, float], warmup: int
+) -> None:
+    """At every step, the last included: the final rate follows the last step."""
+    settings = TrainingConfig(steps=10, warmup_steps=warmup, learning_rate=0.8, **ours)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.8)
+    schedule = transformers.get_scheduler(theirs, optimizer, warmup, 10, options)
+    for step in range(11):
+        assert learning_rate(settings, step) == pytest.approx(schedule.get_last_lr()[0]), step
+        optimizer.step()
+        schedule.step()

@@ -44,7 +44,7 @@ class Sampling:
     new_tokens: Width = 100
     """Maximum number of new tokens."""
     temperature: NonNegativeFloat = 0.8
-    """Sampling temperature. A temperature of 0 selects the most probable token."""
+    """Sampling temperature, 0 or at least 1e-6. With 0, the most probable token is selected."""
     top_k: NonNegativeInt = 50
     """Number of most probable tokens to sample from. With `top_k` 0, all tokens can be sampled."""
     top_p: Part = 1.0
@@ -60,6 +60,8 @@ class Sampling:
     def _count_is_possible(self) -> Iterator[str]:
         if self.beams > 1 and self.count > self.beams:
             yield f"count ({self.count}) must be at most beams ({self.beams})"
+        if 0 < self.temperature < 1e-6:  # logits divided by it could overflow
+            yield "temperature must be 0 (greedy), or 1e-6 or more"
         if self.beams == 1 and self.temperature == 0 and self.count > 1:
             yield "count must be 1 without sampling (temperature 0)"
 
@@ -75,12 +77,18 @@ def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampli
     An empty prompt begins a new document. The global random state does not change.
 
     Raises:
-        ValueError: If prompt and continuation are longer than the table of learned positions.
+        ValueError: If prompt and continuation can be longer than the table of learned positions.
     """
     wrapped: Any = MagnetoForCausalLM(MagnetoConfig.of(model.config, tokenizer.end), model).eval()
     device = next(model.parameters()).device
     start = tokenizer.encode([prompt])[0] if prompt else [tokenizer.end]
     tokens = torch.tensor([start or [tokenizer.end]], device=device)
+    # The last new token is never read.
+    room, config = model.config.max_length + 1 - tokens.shape[1], model.config
+    if config.positions == "learned" and settings.new_tokens > room:
+        advice = f"Lower new_tokens to at most {room}" if room > 0 else "Shorten the prompt"
+        raise ValueError(f"the prompt's {tokens.shape[1]} tokens and {settings.new_tokens} new "
+                         f"tokens exceed max_length ({config.max_length}). {advice}.")  # fmt: skip
     options: dict[str, Any] = {"num_beams": settings.beams, "do_sample": settings.samples}
     if settings.samples:
         options |= {

@@ -51,7 +51,8 @@ class TrainingConfig:
     warmup_start: NonNegativeFloat = 0.0
     """Learning rate of the first warm-up step."""
     final_learning_rate: NonNegativeFloat = 0.0
-    """Learning rate at the last step, for cosine, linear and polynomial schedules."""
+    """Learning rate to which cosine, linear and polynomial schedules fall. As in torch and
+    transformers, the schedule reaches this rate only after the last step."""
     power: PositiveFloat = 1.0
     """Exponent of the polynomial schedule."""
     # Another optimizer needs an entry in training/optimizer.py: build_optimizer, OPTIMIZER_TENSORS.

@@ -213,6 +213,13 @@ def test_generate_and_impossible_sampling(tmp_path: Path) -> None:
     wrong: dict[str, Any] = {"temperature": -1.0, "top_p": 0.0, "top_k": -1, "new_tokens": 0}
     with pytest.raises(ValueError, match=r"new_tokens(.|\n)*temperature(.|\n)*top_k.*\ntop_p"):
         hf.Sampling(**wrong)
-    for values in ({"beams": 2, "count": 3}, {"temperature": 0, "count": 2}):
+    for values in ({"beams": 2, "count": 3}, {"temperature": 0, "count": 2}, {"temperature": 9e-7}):
         with pytest.raises(ValueError):
             hf.Sampling(**values)  # type: ignore[arg-type]
+    prompt = len(tokenizer.encode(["A function"])[0])
+    sizes |= {"positions": "learned", "max_length": prompt + 4}
+    model = LanguageModel(LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size)).eval()
+    assert generated()
+    for text, advice in (("A function 2", "Lower new_tokens to at most [1-4]"), (TEXT, "Shorten")):
+        with pytest.raises(ValueError, match=rf"exceed max_length .*{advice}"):
+            generated(text)
