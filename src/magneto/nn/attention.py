@@ -268,10 +268,10 @@ def build_mask(
     Raises:
         ValueError: If the mask is not boolean or has a wrong shape.
     """
-    length = x.shape[1]
-    order = None
+    batch, length = x.shape[:2]
+    keys, order = past + length, None
+    check_mask(attention_mask, batch, length, keys)
     if window is not None or (causal and (past > 0 or attention_mask is not None)):
-        keys = past + length if attention_mask is None else attention_mask.shape[-1]
         order = order_mask(length, keys, past, causal, window, x.device)[None, None]
     if attention_mask is None:
         if length == 1 and window is None:
@@ -306,19 +306,22 @@ def open_empty_rows(allowed: Tensor) -> Mask:
 
 
 def four_dimensional(attention_mask: Tensor) -> Tensor:
+    return attention_mask[:, None, None] if attention_mask.ndim == 2 else attention_mask[:, None]
+
+
+def check_mask(attention_mask: Tensor | None, batch: int, queries: int, keys: int) -> None:
+    """Raise ValueError if a mask is not boolean, or has another shape."""
+    if attention_mask is None:
+        return
     if attention_mask.dtype != torch.bool:
         raise ValueError(
             f"attention_mask must be boolean (True = may attend), not {attention_mask.dtype}; "
             "convert it with mask.bool()"
         )
-    if attention_mask.ndim == 2:
-        return attention_mask[:, None, None]
-    if attention_mask.ndim == 3:
-        return attention_mask[:, None]
-    raise ValueError(
-        "attention_mask must be (batch, key length) or (batch, query length, key length), "
-        f"not {tuple(attention_mask.shape)}"
-    )
+    shape, padding, pairs = tuple(attention_mask.shape), (batch, keys), (batch, queries, keys)
+    if shape not in (padding, pairs):
+        raise ValueError(f"attention_mask must have the shape {padding} (batch, key length) or "
+                         f"{pairs} (batch, query length, key length), not {shape}")  # fmt: skip
 
 
 def position_index(

@@ -13,6 +13,7 @@ from magneto.nn.attention import (
     Mask,
     build_mask,
     build_memory_mask,
+    check_mask,
     position_index,
     record_attention_weights,
     self_attention_cache,
@@ -277,6 +278,7 @@ class Decoder(LayerStack):
         Raises:
             ValueError: If a decoder with cross-attention lacks `memory`.
             ValueError: If a decoder without cross-attention gets `memory`.
+            ValueError: If a mask is not boolean, or has another shape.
         """
         if (memory is not None) != self.crosses:
             raise ValueError(
@@ -286,6 +288,7 @@ class Decoder(LayerStack):
             )
         if memory is None:
             return self.run(x, attention_mask, cache, positions=positions)
+        check_mask(memory_mask, *x.shape[:2], memory.shape[1])
         source = build_memory_mask(memory_mask)
         return self.run(x, attention_mask, cache, memory, source, positions=positions)
 

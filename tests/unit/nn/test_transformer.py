@@ -148,8 +148,11 @@ def test_wrong_calls_say_what_is_right() -> None:
     x = torch.randn(1, 4, 32)
     with pytest.raises(ValueError, match=r"mask\.bool"):
         Encoder(small())(x, torch.ones(1, 4))
-    with pytest.raises(ValueError, match="key length"):
-        Encoder(small())(x, torch.ones(4).bool())
+    for shape in ((4,), (2, 4), (1, 3), (1, 3, 4)):  # a batch of 2 would be broadcast
+        with pytest.raises(ValueError, match=r"shape \(1, 4\) \(batch, key length\)"):
+            Encoder(small())(x, torch.ones(shape).bool())
+    with pytest.raises(ValueError, match=r"shape \(1, 3\) \(batch, key length\)"):
+        Decoder(pair())(x, memory=x[:, :3], memory_mask=torch.ones(1, 4).bool())
     with pytest.raises(ValueError, match="needs memory"):
         Decoder(pair())(x)
     with pytest.raises(ValueError, match="no cross-attention"):
