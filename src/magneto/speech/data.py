@@ -7,7 +7,8 @@ Usage::
 
 A source is a table with a column of audio and a column of text. `magneto.data.formats` reads tables
 from record files, tar shards, Parquet files and the hub. A source may also be a folder in the
-layout of LibriSpeech, Kaldi or Common Voice, or a folder with a .txt file for each recording.
+layout of LibriSpeech, Kaldi, LJSpeech or Common Voice, or a folder with a .txt file for each
+recording.
 
 Training leaves out and counts broken recordings. Validation transcribes the readable samples of a
 broken recording. Without readable samples, the transcript is empty.
@@ -88,6 +89,8 @@ COMMANDS = "wav.scp commands skipped (the recordings are read directly)"
 # Files that identify LibriSpeech and Kaldi folders.
 TRANSCRIPTS = ".trans.txt"
 WAV_SCP = "wav.scp"
+# Table and folder that identify LJSpeech.
+LJSPEECH, WAVS = "metadata.csv", "wavs"
 # Columns of a folder's rows.
 ROW = ("audio", "text", "id", "speaker", "start", "stop")
 
@@ -394,6 +397,8 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
             above = [here, *file.relative_to(folder).parts[:-3]]
             places.setdefault(above[-1], []).append(file)
         read = librispeech_rows
+    elif is_ljspeech(folder):
+        places[here], read = [folder / LJSPEECH], ljspeech_rows
     elif lists := [file for file in files if file.parent == folder and has_ending(file, RECORDS)]:
         for file in lists:
             places.setdefault(unpacked_name(file).rpartition(".")[0], []).append(file)
@@ -413,9 +418,9 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
         read = paired_rows
     if not places:
         raise ValueError(
-            f"no transcripts in {folder}. Give LibriSpeech (*{TRANSCRIPTS}), "
-            f"Kaldi ({WAV_SCP}), tables ({', '.join(RECORDS)}), tar shards, parquet files, or "
-            "recordings with .txt files of the same name."
+            f"no transcripts in {folder}. Give LibriSpeech (*{TRANSCRIPTS}), Kaldi ({WAV_SCP}), "
+            f"LJSpeech ({LJSPEECH} beside {WAVS}/), tables ({', '.join(RECORDS)}), tar shards, "
+            "parquet files, or recordings with .txt files of the same name."
         )
     return {name: partial(folder_table, own, read, folder) for name, own in places.items()}
 
@@ -444,6 +449,24 @@ def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
         if id:
             audio = recordings.get(id, path.parent / f"{id}.flac")
             yield {"audio": audio, "text": text, "id": id, "speaker": id.partition("-")[0]}
+
+
+def is_ljspeech(folder: Path) -> bool:
+    path = folder / LJSPEECH
+    is_there = path.is_file() and (folder / WAVS).is_dir()
+    return is_there and "|" in next(read_lines(path, Counts()), "")
+
+
+def ljspeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
+    """Yield the utterances of LJSpeech's metadata.csv.
+
+    A line "ID|text|normalised text" transcribes wavs/ID.wav. The last text is used.
+    """
+    for line in read_lines(path, counts):
+        id, *texts = line.strip().split("|")
+        if id:
+            audio = path.parent / WAVS / f"{id}.wav"
+            yield {"audio": audio, "text": texts[-1] if texts else None, "id": id}
 
 
 def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:

@@ -37,6 +37,7 @@ from magneto.data.problems import Counts, quantity
 from magneto.data.sources import SPLITS, has_parquet, parse_source
 from magneto.data.table import COLUMN_ALIASES, Classes, Table, by_split
 from magneto.files import user_path
+from magneto.speech.data import is_ljspeech
 from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
 
 # Values that determine the kind of a column.
@@ -125,6 +126,8 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         return captions("captions in Karpathy's layout")
     if "wav.scp" in names or any(name.endswith(".trans.txt") for name in names):
         return [Candidate("transducer", "recordings with transcripts")]
+    if is_ljspeech(folder):
+        return [Candidate("transducer", "recordings with transcripts in LJSpeech's metadata.csv")]
     by_kind = {kind: [p for p in files if p.name.lower().endswith(own)]
                for kind, own in ENDINGS.items()}  # fmt: skip
     paths = {*files}

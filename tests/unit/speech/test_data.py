@@ -160,6 +160,18 @@ def test_texts_beside_recordings(tmp_path: Path) -> None:
     assert set(table.values("text")) == {"two lines"} and counts[MALFORMED] == 1
 
 
+def test_ljspeech(tmp_path: Path) -> None:
+    (tmp_path / "wavs").mkdir()
+    for name in ("LJ-1", "LJ-2", "LJ-3"):
+        write(tmp_path / "wavs" / f"{name}.wav")
+    lines = ['LJ-1|He said "no", twice 2 times|He said "no", twice two times', "LJ-2|two", "LJ-3"]
+    (tmp_path / "metadata.csv").write_text("\n".join([*lines, ""]))
+    found, counts = read(tmp_path)
+    assert [(id, text) for id, text, *_ in rows(found)] == [
+        ("LJ-1", 'He said "no", twice two times'), ("LJ-2", "two")]  # fmt: skip
+    assert counts == {MALFORMED: 1} and seconds(found) == [1.0, 1.0]
+
+
 def test_tar_shards(tmp_path: Path) -> None:
     members = {}
     for n in range(2):

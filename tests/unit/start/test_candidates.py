@@ -137,13 +137,14 @@ def test_folders(tmp_path: Path) -> None:
     images(tmp_path / "seen", "train/1.png", "train_labels/1.png")
     for name in (
         "text/book.txt", "books/austen/1.txt", "books/dickens/1.txt", "lines/train.en",
-        "lines/train.de", "speech/1.wav", "speech/1.txt",
+        "lines/train.de", "speech/1.wav", "speech/1.txt", "voice/wavs/1.wav",
         *(f"reviews/train/{['good', 'bad'][number % 2]}/{number}.txt" for number in range(40)),
     ):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words\nmore\n", encoding="utf-8")
+    (tmp_path / "voice" / "metadata.csv").write_text("1|Dr. Who|Doctor Who\n", encoding="utf-8")
     expected = {
-        "classes": "image-classification", "split": "image-classification",
+        "voice": "transducer", "classes": "image-classification", "split": "image-classification",
         "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
         "inside": "image-classification",
         "reviews": "text-classification", "books": "causal-lm", "seen": "segmentation",
