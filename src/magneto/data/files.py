@@ -359,7 +359,7 @@ def unit_of(path: Path) -> str:
         return "member"
     if is_table(path):
         return "row"
-    return "record" if has_ending(path, (".json",)) and _is_list(path) else "line"
+    return "record" if has_ending(path, (".json",)) and is_list(path) else "line"
 
 
 def number_records(
@@ -387,7 +387,8 @@ def number_records(
     return number_each(read_lines(path, counts), parse_line, counts, where, numbers)
 
 
-def _is_list(path: Path) -> bool:
+def is_list(path: Path) -> bool:
+    """Return whether a JSON file is a list, such as a table of records."""
     with open_text(path) as file:
         return file.peek(1 << 12).lstrip()[:1] == b"["
 

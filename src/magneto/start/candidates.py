@@ -20,6 +20,7 @@ from magneto.data.files import (
     RECORDS,
     existing_path,
     has_ending,
+    is_list,
     read_lines,
     unpacked_name,
     walk_files,
@@ -39,6 +40,7 @@ from magneto.data.table import COLUMN_ALIASES, Classes, Table, by_split
 from magneto.files import user_path
 from magneto.speech.data import is_ljspeech
 from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
+from magneto.vision_language.config import COCO_CAPTIONS
 
 # Values that determine the kind of a column.
 SAMPLED_VALUES = 200
@@ -124,6 +126,8 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         return [Candidate("visual-question-answering", "VQA v2's files of questions")]
     if any(re.fullmatch(r"dataset.*\.json(\.gz)?", name) for name in names):
         return captions("captions in Karpathy's layout")
+    if any(COCO_CAPTIONS.fullmatch(path.name) and not is_list(path) for path in files):
+        return captions("COCO's files of captions")
     if "wav.scp" in names or any(name.endswith(".trans.txt") for name in names):
         return [Candidate("transducer", "recordings with transcripts")]
     if is_ljspeech(folder):

@@ -1,7 +1,8 @@
 """Tables of images with captions, questions or statements, and the base class of their tasks.
 
 `magneto.data.formats` reads tables, tar shards and other general sources. Data sets with special
-file formats (VQA v2, NLVR2, Karpathy's captions) have functions that return tables.
+file formats (VQA v2, NLVR2, captions of COCO and in Karpathy's layout) have functions that return
+tables.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from magneto.data.files import existing_path, has_ending, open_text, read_list
+from magneto.data.files import existing_path, has_ending, is_list, read_list, walk_files
 from magneto.data.formats import media_column, media_names, read_source
 from magneto.data.media import IMAGE_ENDINGS, Files
 from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
-from magneto.data.sources import parse_source
+from magneto.data.sources import parse_source, paths_by_split
 from magneto.data.table import Table, divide, table_of_records
 from magneto.data.tokenizer import Tokenizer, check_vocabulary
 from magneto.language.text import build_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.vision.images import MISSING_IMAGE, ImageSplit, ImageSplits, find_images, with_images
 from magneto.vision.input_size import ImageInputTask
-from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
+from magneto.vision_language.config import (
+    COCO_CAPTIONS,
+    CaptionDataConfig,
+    ImageTextDataConfig,
+)
 from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows left out because of a missing image"
@@ -38,8 +43,6 @@ SEVERAL = "images left out because an image in an earlier folder has the same na
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 OTHER_SPLITS = "images left out because their split is not train, restval, val or test"
 
-# Bytes of a JSON file in which its first bracket is.
-READ_AT_ONCE = 4096
 # Batch size of evaluation.
 EVALUATION_BATCH = 64
 
@@ -224,7 +227,7 @@ def image_files(folder: Path, counts: Counts) -> dict[str, str]:
         counts[SEVERAL] += found.setdefault(path.rpartition("/")[2], path) != path
     if not found:
         raise ValueError(f"no images below {folder} ({', '.join(IMAGE_ENDINGS)}): unpack "
-                         "archives first")  # fmt: skip
+                         "archives first, or set data.image_folder")  # fmt: skip
     return found
 
 
@@ -238,6 +241,8 @@ def load_captions(
         file = karpathy_file(source)
         if file is not None:
             splits = karpathy_tables(file, config.image_folder, counts)
+        elif files := coco_files(source):
+            splits = coco_tables(files, existing_path(config.image_folder or source), counts)
         else:
             splits = read_tables(source, scene_pairs, counts, progress)
         return {split: caption_table(table, config, counts) for split, table in splits.items()}
@@ -287,18 +292,12 @@ def karpathy_file(source: str) -> Path | None:
     path = existing_path(source)
     files = [path] if path.is_file() else sorted(path.iterdir())
     found = [file for file in files if file.name.startswith("dataset")
-             and has_ending(file, (".json",)) and not holds_list(file)]  # fmt: skip
+             and has_ending(file, (".json",)) and not is_list(file)]  # fmt: skip
     if len(found) > 1:
         raise ValueError(
             f"{path} has {found[0].name} and {found[1].name}: set data.source to one of them"
         )
     return found[0] if found else None
-
-
-def holds_list(path: Path) -> bool:
-    """Return whether a JSON file is a list, such as a table of records."""
-    with open_text(path) as file:
-        return file.read(READ_AT_ONCE).lstrip().startswith(b"[")
 
 
 def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str, Table]:
@@ -329,3 +328,46 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
     table = replace(table, columns={**table.columns, "image": images})
     return {split: table.take(splits == split)
             for split in ("train", "validation", "test") if split in splits}  # fmt: skip
+
+
+def coco_files(source: str) -> dict[str, Path]:
+    if parse_source(source).kind != "path":
+        return {}
+    path = existing_path(source)
+    files = walk_files(path) if path.is_dir() else [path]
+    found = [file for file in files if COCO_CAPTIONS.fullmatch(file.name) and not is_list(file)]
+    splits = paths_by_split(found, [file.name for file in found])
+    for one, other, *_ in (own for own in splits.values() if len(own) > 1):
+        raise ValueError(f"two files for one split: {one} and {other}. Remove one, or set "
+                         "data.source to one and data.validation_source to another.")  # fmt: skip
+    return {split: own[0] for split, own in splits.items()}
+
+
+def coco_tables(files: Mapping[str, Path], root: Path, counts: Counts) -> dict[str, Table]:
+    """Return the tables of COCO's files of captions, such as captions_train2017.json.
+
+    A file contains an object with the lists "images" (with "id" and "file_name") and "annotations"
+    (with "image_id" and "caption"). Images may be in any subfolder of `root`. If `root` has a
+    folder with the name of the split, such as train2017, the images are in this folder.
+    """
+
+    def name(record: Any) -> tuple[Any, str]:
+        return record["id"], record["file_name"].rpartition("/")[2]
+
+    def table(path: Path) -> Table:
+        own = root / path.name.partition(".")[0].partition("_")[2]
+        place = own if own.is_dir() else root.parent if root.is_file() else root
+        known = image_files(place, counts)
+        images = read_list(path, "images", counts)
+        names = dict(read_each(images, name, counts, f"{path}, image"))
+
+        def read(record: Any) -> dict[str, Any]:
+            return {"image": names[record["image_id"]], "text": record["caption"]}
+
+        records = read_list(path, "annotations", counts)
+        found = list(read_each(records, read, counts, f"{path}, annotation"))
+        files = Files(place, [known.get(one["image"], one["image"]) for one in found])
+        table = table_of_records(found, str(path))
+        return replace(table, columns={**table.columns, "image": files})
+
+    return {split: table(path) for split, path in files.items()}

@@ -134,6 +134,7 @@ def test_folders(tmp_path: Path) -> None:
     images(tmp_path / "flat", "1.png", "2.png")
     images(tmp_path / "masked", "images/1.png", "masks/1.png")
     images(tmp_path / "inside", "images/cat/1.png", "other/dog/2.png")
+    images(tmp_path / "coco", "train2017/1.png", "val2017/2.png")
     images(tmp_path / "seen", "train/1.png", "train_labels/1.png")
     for name in (
         "text/book.txt", "books/austen/1.txt", "books/dickens/1.txt", "lines/train.en",
@@ -143,7 +144,9 @@ def test_folders(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words\nmore\n", encoding="utf-8")
     (tmp_path / "voice" / "metadata.csv").write_text("1|Dr. Who|Doctor Who\n", encoding="utf-8")
+    (tmp_path / "coco" / "captions_val2017.json").write_text("{}", encoding="utf-8")
     expected = {
+        "coco": "image-captioning",
         "voice": "transducer", "classes": "image-classification", "split": "image-classification",
         "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
         "inside": "image-classification",

@@ -21,7 +21,7 @@ from magneto.vision_language.tables import (
 )
 from tests.shards import write_lines
 from tests.unit.vision.image_files import photo, write, write_photos
-from tests.unit.vision_language.folders import record, write_dataset, write_karpathy
+from tests.unit.vision_language.folders import grey, record, write_dataset, write_karpathy
 
 
 def load(source: Path | str, **changes: Any) -> ImageSplits:
@@ -151,4 +151,30 @@ def test_odd_records_in_karpathys_layout(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"COCO_9[89]\.jpg.*image_folder"):
         load(path)
     with pytest.raises(ValueError, match="to one of them"):
+        load(tmp_path)
+
+
+def test_cocos_files_of_captions(tmp_path: Path) -> None:
+    """Each split has its folder of images, whose names may repeat."""
+    for split in ("train2017", "val2017"):
+        for number in (1, 2, 3):
+            write(tmp_path / split / f"{number}.jpg", grey(20 * number + 100 * (split[0] == "v")))
+        images = [{"id": number, "file_name": f"{number}.jpg"} for number in (1, 2, 3)]
+        captions = [{"image_id": n, "caption": f"{split} {n}"} for n in (1, 2, 2, 3, 4)]
+        captions[2] = {"image_id": 2, "caption": f"more {split}"}
+        lists = {"info": {}, "images": images, "annotations": captions}
+        write_lines(tmp_path / "annotations" / f"captions_{split}.json", [lists])
+    found = load(tmp_path)
+    for rows, split, first in ((found.train, "train2017", 0), (found.validation, "val2017", 100)):
+        assert list(rows.values("captions")) == [
+            (f"{split} 1",), (f"{split} 2", f"more {split}"), (f"{split} 3",)]  # fmt: skip
+        assert [rows.open(n).pixels()[0, 0, 0] - first for n in range(3)] == [20, 40, 60]
+    assert found.counts[MALFORMED] == 2
+    alone = tmp_path / "annotations" / "captions_val2017.json"
+    with pytest.raises(ValueError, match=r"no images below .*set data\.image_folder"):
+        load(alone)
+    both = load(alone, image_folder=str(tmp_path / "val2017"), validation_fraction=0.4)
+    assert names(both.train) + names(both.validation) != [] and not both.counts[MISSING]
+    write(tmp_path / "captions_train.json", b"{}")
+    with pytest.raises(ValueError, match="two files for one split"):
         load(tmp_path)
