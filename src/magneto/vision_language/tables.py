@@ -366,7 +366,8 @@ def coco_tables(files: Mapping[str, Path], root: Path, counts: Counts) -> dict[s
 
         records = read_list(path, "annotations", counts)
         found = list(read_each(records, read, counts, f"{path}, annotation"))
-        files = Files(place, [known.get(one["image"], one["image"]) for one in found])
+        written: list[str] = [one["image"] for one in found]
+        files = Files(place, [known.get(each, each) for each in written])
         table = table_of_records(found, str(path))
         return replace(table, columns={**table.columns, "image": files})
 
