@@ -187,6 +187,15 @@ class Table:
             line += f". If the file has no header, add this first line: {header}"
         return ValueError(line)
 
+    def check_one_class(self, name: str) -> None:
+        """Raise ValueError if the column `name` has lists, such as several classes of one text."""
+        values = [] if isinstance(self.columns[name], Classes) else self.values(name)
+        first = next((value for value in values if isinstance(value, list | dict)), None)
+        if first is not None:
+            raise ValueError(f"{self.where}: {name!r} has lists of classes, such as "
+                             f"{abbreviate(first)}. Classifiers predict one class: write one class "
+                             "in each row, or omit the column.")  # fmt: skip
+
     @cached_property
     def digest(self) -> str:
         """Digest of all values, of the names and sizes of media, and of some media bytes."""

@@ -255,6 +255,7 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
     label = named("label", "class", "number", "text")
     question, answer = named("question", *words), named("answer", *words, "list", "number")
     text = named("text", *words, "list") or named("statement", *words)
+    several = named("label", "list") if label is None else None
     if len(images) >= 2 and (named("statement", *words) and named("truth", *words, "number")):
         return [Candidate("visual-reasoning", "two images and a statement in each row")]
     if len(images) >= 2 and named("mask", "image"):
@@ -282,6 +283,8 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
         by_label = Candidate("image-classification", f"an image and a {label}{others}",
                              image | named_so)  # fmt: skip
         both = captions(f"an image and a {text}") if text else []
+        if several and not both:
+            table.check_one_class(several)
         alone = Candidate("image-modelling", "images without labels", image)
         return ([by_label] if label else []) + both or [alone]
     if "audio" in kinds.values():
@@ -290,6 +293,11 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
         raise table.no_column("text")
     if len(languages := language_columns(table, kinds)) > 1:
         return [translation_candidate(languages, len(table.columns) > len(languages))]
+    if several:
+        table.check_one_class(several)
+    if label and kinds[label] == "text" and given.get("data.label_column") is None:
+        answers = first_values(table, label)
+        label = None if len({*answers}) == len(answers) else label  # sentences are no classes
     return text_candidates(table, kinds, text or question, label)
 
 
@@ -332,8 +340,10 @@ def text_candidates(
         text = max(phrases or texts, key=lambda name: length_of(table, name))
     if text is None:
         columns = ", ".join(f"{abbreviate(name)} ({kind})" for name, kind in kinds.items())
-        raise ValueError(f"no task fits the columns of {table.where}: {columns}. The page 'A new "
-                         "task' shows a task for a table of numbers.")  # fmt: skip
+        advice = "The page 'A new task' shows a task for a table of numbers."
+        if "number" not in kinds.values():
+            advice = "Write the text in one column."
+        raise ValueError(f"no task fits the columns of {table.where}: {columns}. {advice}")
     options: dict[str, Any] = {"data.text_column": text}
     if pair:
         options = dict(zip(("data.text_column", "data.pair_column"), pair, strict=True))
@@ -343,7 +353,9 @@ def text_candidates(
                for wanted in ("class", "number")}  # fmt: skip
     labels = [label] if label else of_kind["class"] or of_kind["number"]
     if not labels or (len(labels) > 1 and not of_kind["class"]):
-        return language_modelling(f"texts in {text}", text)
+        others = " and ".join(name for name in phrases if name != text)
+        joined = f" ({others} not read; join columns to train on more than one)" if others else ""
+        return language_modelling(f"texts in {text}{joined}", text)
     if label is None:
         options |= {"data.label_column": labels[0]}
     if kinds[labels[0]] == "number":

@@ -288,6 +288,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
     if label is None and config.label_column is None and len(named) == 1:
         label = named[0]
     columns: dict[str, Any] = {"image": media_column(table, image)}
+    if label:
+        table.check_one_class(label)
     columns["label"] = table.columns[label] if label else [None] * len(columns["image"])
     columns["label"] = as_classes(columns["label"])
     if mask is not None:

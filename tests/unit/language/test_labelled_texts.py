@@ -177,6 +177,8 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
     alone = str(write(tmp_path / "other.tsv", 1, "3"))
     table = tmp_path / "split.csv"
     table.write_text("text,label,split\na,x,train\nb,z,validation\n")
+    several = tmp_path / "several.jsonl"
+    several.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n')
     labels = {"validation_source": alone, "labels": ("x", "y")}
     number = {"validation_source": alone, "target": "number"}
     for source, changes, words in (
@@ -184,6 +186,7 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
         (write(tmp_path / "one.tsv", 50, "x"), {}, "has only one class, x: "),
         (write(tmp_path / "none.tsv", 0), {"validation_source": str(tmp_path)},
          "has no training rows: 4 rows"),
+        (several, {}, r"'label' has lists of classes, such as \['x', 'y'\]"),
         (tmp_path / "dev", {}, "has no training split named train, only validation"),
         (tmp_path / "rows", {}, "has no file named train or training or .*, only rows"),
         (alone, labels, r"other\.tsv: unknown labels in the rows \('3'\)"),

@@ -60,6 +60,7 @@ def tasks(source: Path) -> list[str]:
     (["English", "German"], ["translation"]),
     (["source", "target"], ["translation"]),
     (["english", "translation"], ["causal-lm", "masked-lm"]),
+    (["prompt", "target"], ["causal-lm", "masked-lm"]),
     (["label", "text", "dx", "dx_type"], ["text-classification"]),
     (["text"], ["causal-lm", "masked-lm"]),
     # Which column is the label?
@@ -97,6 +98,8 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
         "data.text_column": "sentence1", "data.pair_column": "sentence2"}  # fmt: skip
     assert options("text", "text2", "label") == {
         "data.text_column": "text", "data.pair_column": "text2"}  # fmt: skip
+    (found, _) = candidates(str(table(tmp_path / "rows.csv", "instruction", "response")))
+    assert "response not read; join columns" in found.reason
     assert options("fr", "de") == {"data.pivot_language": "fr"}
     assert options("id", "en", "de") == {"data.languages": "en,de"}
     assert options("German", "English") == {
@@ -190,12 +193,19 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     headerless = tmp_path / "bare.tsv"
     headerless.write_text("".join(f"{'word ' * 12}{n}\t{n % 2}\n" for n in range(20)))
     (tmp_path / "sounds").mkdir()
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text('{"messages": [{"role": "user"}]}\n' * 3)
+    several = tmp_path / "several.jsonl"
+    rows = [{"text": f"word {n}", "labels": ["a", "b"][: n % 3]} for n in range(2, 20)]
+    several.write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "sounds" / "1.wav").write_bytes(b"RIFF")
     for source, message in (
         (table(tmp_path / "numbers.csv", "age", "score"), "'A new task'"),
+        (chats, r"'messages' \(list\)\. Write the text in one column"),
         (scored, "fractional numbers"), (headerless, "Add a header line such as: text<TAB>label"),
         (tmp_path / "sounds", "no transcripts: .*audio and text"),
         (tmp_path / "number.csv", "numbers"),
+        (several, r"'labels' has lists of classes, such as \['a', 'b'\].*one class in each row"),
     ):  # fmt: skip
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             candidates(str(source))

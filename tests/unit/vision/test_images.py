@@ -105,6 +105,9 @@ def test_a_single_column_of_classes_is_the_label(tmp_path: Path) -> None:
         table = Table({"image": ["a.png"], **columns}, np.arange(1), root=tmp_path)
         found = image_table(table, ImageDataConfig(source=str(tmp_path)), Counts())
         assert found.columns["label"][0] == label
+    lists = Table({"image": ["a.png"], "labels": [["cat", "dog"]]}, np.arange(1), root=tmp_path)
+    with pytest.raises(ValueError, match="'labels' has lists of classes"):
+        image_table(lists, ImageDataConfig(source=str(tmp_path)), Counts())
 
 
 def test_json_lines_of_images_and_labels(tmp_path: Path) -> None:
