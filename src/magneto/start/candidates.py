@@ -40,7 +40,6 @@ from magneto.data.table import COLUMN_ALIASES, Classes, Table, by_split
 from magneto.files import user_path
 from magneto.speech.data import is_ljspeech
 from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
-from magneto.vision_language.config import COCO_CAPTIONS
 
 # Values that determine the kind of a column.
 SAMPLED_VALUES = 200
@@ -65,6 +64,7 @@ PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "q
          ("text1", "text2"), ("text", "text2"), ("text_a", "text_b"), ("first", "second"),
          ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
+COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
 TEXTS = (".txt",)
 # With this many texts per folder on average, folders are likely classes. Folders with the books of
 # one author have fewer texts.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -33,8 +32,6 @@ Vocabulary = Annotated[int, Interval(ge=260, lt=LARGEST)]
 TextLength = Annotated[int, Interval(ge=3, lt=LARGEST)]
 # Largest length in tokens that is derived from texts.
 LONGEST_TEXT = 128
-# Names of COCO's files of captions.
-COCO_CAPTIONS = re.compile(r"captions.*\.json(\.(gz|xz|bz2))?")
 IMAGES = 2
 """Number of images that a statement is about."""
 

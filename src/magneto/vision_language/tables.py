@@ -7,6 +7,7 @@ tables.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,11 +28,7 @@ from magneto.language.text import build_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.vision.images import MISSING_IMAGE, ImageSplit, ImageSplits, find_images, with_images
 from magneto.vision.input_size import ImageInputTask
-from magneto.vision_language.config import (
-    COCO_CAPTIONS,
-    CaptionDataConfig,
-    ImageTextDataConfig,
-)
+from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
 from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows left out because of a missing image"
@@ -42,6 +39,8 @@ SEVERAL = "images left out because an image in an earlier folder has the same na
 # used for training.
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 OTHER_SPLITS = "images left out because their split is not train, restval, val or test"
+# Names of COCO's files of captions.
+COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
 
 # Batch size of evaluation.
 EVALUATION_BATCH = 64
