@@ -1,13 +1,12 @@
 """The loss whose gradient comes with the forward pass equals the one whose logits all exist."""
 
-import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -49,24 +48,6 @@ def test_log_probabilities_of_bf16_logits_are_of_a_softmax_in_fp32() -> None:
     found = target_log_probabilities(lambda some: logits[: len(some)], rows, answers)
     exact = -F.cross_entropy(logits.double(), answers, ignore_index=IGNORED, reduction="none")
     assert found.dtype == torch.float64 and torch.allclose(found, exact, rtol=1e-5)
-
-
-class TiedModel(nn.Module):
-    """Tokens to features and back, with one table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table = nn.Embedding(VOCABULARY, WIDTH)
-        self.layer = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        features = self.layer(self.table(tokens))
-        return linear_cross_entropy(features, self.table.weight, targets, chunk=4).total
-
-
-def gradients(model: nn.Module) -> list[Tensor]:
-    return [p.grad for p in model.parameters() if p.grad is not None]
 
 
 @pytest.mark.parametrize(
@@ -199,23 +180,6 @@ def test_wrong_shapes_and_targets_are_refused() -> None:
     for wrong in (VOCABULARY, -1):
         with pytest.raises((IndexError, RuntimeError)):
             linear_cross_entropy(features, weight, torch.full_like(targets, wrong))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_a_compiled_model_has_one_graph(precision: torch.dtype) -> None:
-    tokens, targets = torch.randint(VOCABULARY, (2, 3, 7))
-    model = TiedModel()
-    again = copy.deepcopy(model)
-    compiled = torch.compile(again, fullgraph=True)
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
-        first, second = model(tokens, targets), compiled(tokens, targets)
-    first.backward()
-    second.backward()
-    tolerance = 1e-5 if precision == torch.float32 else 0.02
-    torch.testing.assert_close(first, second, rtol=tolerance, atol=0)
-    for one, other in zip(gradients(model), gradients(again), strict=True):
-        assert (one - other).norm() < tolerance * one.norm()
 
 
 def test_autocast_is_off_where_it_is_turned_off_also_on_devices_that_have_none() -> None:

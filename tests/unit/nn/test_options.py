@@ -98,7 +98,7 @@ def test_options_compile_in_one_graph(positions: str) -> None:
 
 def test_every_part_of_a_placement_compiles_in_one_graph() -> None:
     torch.compiler.reset()
-    model = Decoder(small_grid(placement=EVERY_PART, positions="rotary"))
+    model = Decoder(small_grid(placement=EVERY_PART, layers=1, positions="rotary"))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     x, mask = inputs()
     mask = mask[:, None] & mask[..., None]
