@@ -272,8 +272,8 @@ class ClassificationDataConfig:
             ValueError: If `max_length` is null.
         """
         if self.max_length is None:
-            raise ValueError("data.max_length is null: set it, or call the task's `prepare`, which "
-                             "derives it from the data.")  # fmt: skip
+            raise ValueError("data.max_length is null: set it, or call the task's `prepare` to "
+                             "derive it from the data.")  # fmt: skip
         return self.max_length
 
     @property

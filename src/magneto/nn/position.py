@@ -391,7 +391,7 @@ def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> Grid
     if config.grid_positions == "none" or config.grid is None:
         return None
     if not bidirectional:
-        raise ValueError("grid_positions must be 'none' in a decoder, which reads a sequence")
+        raise ValueError("grid_positions must be 'none' in a decoder: only images have a grid")
     return GRID_ENCODINGS[config.grid_positions][0](config)
 
 

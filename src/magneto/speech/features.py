@@ -162,7 +162,7 @@ def stored_normaliser(config: SpeechDataConfig) -> Normalise:
     if config.cmvn in UTTERANCE_NORMALISERS:
         return UTTERANCE_NORMALISERS[config.cmvn]
     if config.cmvn == "global":
-        raise ValueError(f'data.cmvn is "global", which needs training data. Set data.cmvn to '
+        raise ValueError(f'data.cmvn "global" needs training data. Set data.cmvn to '
                          f"the path of a run's {CMVN_FILE}.")  # fmt: skip
     return load_normaliser(user_path(config.cmvn), config.features.mel_bins)
 

@@ -384,8 +384,8 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
         name, largest = max(named, key=lambda each: each[1].numel())
         count = sum(tensor.numel() for _, tensor in named)
         raise ValueError(
-            f"the model has {count:,} weights, which need {gigabytes(needed)} with gradients and "
-            f"optimizer; this {world.device.type} has {gigabytes(available)} of memory. Lower the "
+            f"the model has {count:,} weights. With gradients and optimizer, they need "
+            f"{gigabytes(needed)}; this {world.device.type} has {gigabytes(available)}. Lower the "
             "sizes in the section `model` of the recipe: the largest tensor is "
             f"{name}, {' x '.join(map(str, largest.shape))}"
         )

@@ -48,8 +48,8 @@ FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeIn
 def require(value: Kind | None, field: str) -> Kind:
     """Return the value of a field; raise ValueError if it is None."""
     if value is None:
-        raise ValueError(f"model.{field} is null: set it, or call the task's `prepare`, which "
-                         "derives it from the data")  # fmt: skip
+        raise ValueError(f"model.{field} is null: set it, or call the task's `prepare` to derive "
+                         "it from the data")  # fmt: skip
     return value
 
 

@@ -225,6 +225,6 @@ def validation_transform(data: Any, input_format: InputFormat) -> CentreCrop:
     """
     resize = data.resize or input_format.size
     if resize < input_format.size:
-        raise ValueError(f"data.resize ({resize}) must be at least model.image_size, which is "
-                         f"{input_format.size}")  # fmt: skip
+        raise ValueError(f"data.resize ({resize}) must be at least model.image_size "
+                         f"({input_format.size})")  # fmt: skip
     return CentreCrop(input_format, resize)
