@@ -27,7 +27,7 @@ from tests.unit.vision.image_files import write_colours, write_pairs
 TRAINING: dict[str, Any] = {
     "training.batch_size": 32, "training.steps": 8, "training.warmup_steps": 0,
     "training.device": "cpu", "training.tensorboard": False, "training.evaluate_every": 0,
-    "training.save_every": 0, "training.schedule": "constant",
+    "training.save_every": 0, "training.schedule": "constant", "training.evaluate_limit": 1,
     # AdamW divides a gradient that is zero but for rounding (a key's bias) by itself, if not by it.
     "training.eps": 1e-3,
 }  # fmt: skip
