@@ -69,7 +69,7 @@ def every_score(model: Transducer, encoded: torch.Tensor) -> dict[tuple[int, ...
 
 @pytest.mark.parametrize(
     ("predictor", "most", "ahead"),
-    [("lstm", 1, 3), ("lstm", 2, 1), ("stateless", 2, 3), ("stateless", 10, 1), ("lstm", 10, 3)],
+    [("lstm", 1, 3), ("stateless", 2, 1), ("lstm", 10, 3)],
 )
 def test_it_is_plain_greedy_decoding(predictor: str, most: int, ahead: int) -> None:
     model = small_model(3, predictor=predictor)
@@ -88,7 +88,7 @@ def test_it_is_plain_greedy_decoding(predictor: str, most: int, ahead: int) -> N
 WHOLE = 400
 
 
-@pytest.mark.parametrize(("predictor", "seed"), [("lstm", 0), ("stateless", 1), ("lstm", 2)])
+@pytest.mark.parametrize(("predictor", "seed"), [("lstm", 0), ("stateless", 1)])
 def test_one_label_per_frame_is_exact_where_nothing_is_cut(predictor: str, seed: int) -> None:
     model = small_model(seed, predictor=predictor, vocab_size=4)
     encoded, lengths = features([3, 2], seed)
@@ -105,12 +105,12 @@ def test_in_parts_as_at_once(search: Search) -> None:
     """However the frames are cut; and a state can be gone on from twice."""
     for seed, predictor in enumerate(("lstm", "stateless")):
         model = small_model(seed, predictor=predictor)
-        encoded, lengths = features([8, 3, 0, 11], seed)
+        encoded, lengths = features([6, 3, 0, 9], seed)
         whole = search(model, encoded, lengths)
         assert sum(len(each[0].labels) for each in whole) > 3
-        for cuts in ((3, 8), range(1, 11), (0, 11)):
+        for cuts in ((3, 6), range(1, 9), (0, 9)):
             state = search.begin(model, lengths)
-            for start, stop in pairwise([0, *cuts, 11]):
+            for start, stop in pairwise([0, *cuts, 9]):
                 frames = (lengths - start).clamp(0, stop - start)
                 search.advance(model, state, encoded[:, start:stop] + 1.0, frames)
                 state = search.advance(model, state, encoded[:, start:stop], frames)
