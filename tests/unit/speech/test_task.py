@@ -167,7 +167,8 @@ def test_errors_of_words_and_characters() -> None:
     assert cells[5:] == ["b", "4", "1", "3", "a", "3", "2", "0", "x (1)"]
 
 
-def test_the_three_figures() -> None:
+def test_the_three_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magneto.figures.save", lambda *given, **how: b"<svg")
     task = made()
     task.prepare()
     torch.manual_seed(0)

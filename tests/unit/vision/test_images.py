@@ -180,15 +180,16 @@ def test_hugging_face_data_sets(tmp_path: Path) -> None:
     assert np.array_equal(found.train.pixels(2), photo(int(found.train.table.rows[2]), 12, 16))
 
 
-def test_digits_and_scenes() -> None:
+def test_digits_and_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
+    monkeypatch.setattr("magneto.vision.images.SCENES", {"train": 6, "validation": 60})
     found, scenes = load("builtin:digits"), load("builtin:scenes")
     assert (len(found.train), len(found.validation), len(found.classes)) == (1438, 359, 10)
     assert found.train.pixels(0).shape == (8, 8, 1) and found.train.images.peak == 240
     image, mask = scenes.train.pixels(5), scenes.train.mask(5)
     assert image.shape == (48, 48, 3) and mask.shape == (48, 48)
-    seen = {int(c) for n in range(200) for c in np.unique(scenes.validation.mask(n))}
+    seen = {int(c) for n in range(60) for c in np.unique(scenes.validation.mask(n))}
     assert seen == set(range(len(scenes.classes))) == set(range(11))
-    assert len({scenes.validation.pixels(n).tobytes() for n in range(200)}) == 200
+    assert len({scenes.validation.pixels(n).tobytes() for n in range(60)}) == 60
     # Digits are brighter than what is behind them.
     assert image[mask > 0].mean() > image[mask == 0].mean() + 30

@@ -1,5 +1,6 @@
 """Masked image models: what is hidden is not seen; they learn codes in hidden places."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,8 @@ def test_the_baseline_answers_with_code_frequencies() -> None:
 
 def test_an_image_has_another_mask_in_the_next_epoch() -> None:
     task = small_task("image-modelling")
-    stream = task.train_stream(len(task.splits.train), 3).batches()
+    task.splits = replace(task.splits, train=task.splits.train.take(np.arange(100)))
+    stream = task.train_stream(100, 3).batches()
     first, second = (
         {
             image.tobytes(): tuple(row)

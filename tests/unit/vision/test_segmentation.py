@@ -79,7 +79,10 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
     assert figures_of(task, task.build_model().eval()) == [], "no pair is left to draw"
 
 
-def test_images_of_the_same_name_have_pictures_of_their_own(tmp_path: Path) -> None:
+def test_images_of_the_same_name_have_pictures_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magneto.figures.save", lambda *given, **how: b"<svg")
     write_pairs(tmp_path, [(16, 16)] * 2)
     for kind in ("images", "annotations"):
         (tmp_path / kind / "a").mkdir()

@@ -9,8 +9,8 @@ from magneto.vision_language import scenes
 
 @pytest.fixture(scope="module")
 def few_pairs() -> Iterator[None]:
-    """A tenth of the pairs of scene and caption; images alone and texts alone, too."""
+    """A fortieth of the pairs of scene and caption; images alone and texts alone, too."""
     with pytest.MonkeyPatch.context() as patch:
         for split, count in scenes.PAIRS.items():
-            patch.setitem(scenes.PAIRS, split, count // 10)
+            patch.setitem(scenes.PAIRS, split, count // 40)
         yield

@@ -163,13 +163,12 @@ def all_captions() -> list[list[int]]:
 
 @torch.no_grad()
 def test_many_beams_find_the_best_of_all() -> None:
-    made = writer()
-    for image in torch.randn(2, 1, 3, 8, 8):
-        logs = {tuple(tokens): log_probability(made, image, tokens) for tokens in all_captions()}
-        for penalty in (0.0, 0.6, 2.0):
-            best = max(logs, key=lambda tokens: logs[tokens] / len(tokens) ** penalty)
-            (found,) = made.search(image, CaptionSearch(beams=64, length_penalty=penalty))
-            assert tuple(found) == tuple(token for token in best if token != 2)
+    made, image = writer(), torch.randn(1, 3, 8, 8)
+    logs = {tuple(tokens): log_probability(made, image, tokens) for tokens in all_captions()}
+    for penalty in (0.0, 0.6, 2.0):
+        best = max(logs, key=lambda tokens: logs[tokens] / len(tokens) ** penalty)
+        (found,) = made.search(image, CaptionSearch(beams=64, length_penalty=penalty))
+        assert tuple(found) == tuple(token for token in best if token != 2)
 
 
 @torch.no_grad()
