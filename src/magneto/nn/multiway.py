@@ -24,7 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.nn.attention import Mask, build_memory_mask, record_attention_weights
+from magneto.nn.attention import (
+    Mask,
+    build_memory_mask,
+    check_mask,
+    record_attention_weights,
+)
 from magneto.nn.block import DropPath, FeedForwardSublayer, SelfAttentionSublayer, drop_path_rate
 from magneto.nn.config import Experts, MultiwayConfig
 from magneto.nn.init import build_norm, final_norm, initialize
@@ -279,7 +284,8 @@ class Packing:
         vision_alone: Number of vision tokens in images without text.
         language_paired: Number of language tokens in image-text pairs.
         attention_mask: Mask in which True = may attend, or None if no row has padding. The shape is
-            (rows, length), or (rows, length, length) if the mask differs between queries.
+            (rows, length), or (rows, length, length) if the mask differs between queries. A mask
+            with one row is for all samples.
     """
 
     vision_place: Tensor
@@ -292,7 +298,10 @@ class Packing:
     attention_mask: Tensor | None
 
     def mask(self) -> Mask:
-        return build_memory_mask(self.attention_mask)
+        given = self.attention_mask
+        shared = given is not None and len(given) == 1
+        check_mask(given, 1 if shared else self.rows, self.length, self.length)
+        return build_memory_mask(given)
 
     def means(self, tokens: Tensor, place: Tensor) -> Tensor:
         """For each token, return the mean over all given tokens of the same sample.

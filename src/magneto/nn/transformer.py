@@ -288,7 +288,7 @@ class Decoder(LayerStack):
             )
         if memory is None:
             return self.run(x, attention_mask, cache, positions=positions)
-        check_mask(memory_mask, *x.shape[:2], memory.shape[1])
+        check_mask(memory_mask, x.shape[0], x.shape[1], memory.shape[1])
         source = build_memory_mask(memory_mask)
         return self.run(x, attention_mask, cache, memory, source, positions=positions)
 

@@ -1,6 +1,7 @@
 """The multiway encoder against the one-way encoder, and its promises."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -303,6 +304,9 @@ def test_a_packing_of_other_tokens_is_refused() -> None:
     vision, language, packing = tokens(MIXED)
     with pytest.raises(ValueError, match="21 language tokens, not 20 and 20"):
         multiway()(vision, language[1:], packing)
+    for mask in (torch.ones(2, packing.length).bool(), torch.ones(1, 3).bool()):
+        with pytest.raises(ValueError, match="attention_mask must have the shape"):
+            multiway()(vision, language, replace(packing, attention_mask=mask))
 
 
 def test_full_rows_have_no_mask() -> None:
