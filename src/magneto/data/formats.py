@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from magneto.data.sources import (
     Source,
     find_source,
     paths_by_split,
+    split_of,
     standard_splits,
 )
 from magneto.data.table import (
@@ -236,18 +237,39 @@ def _path(value: Any) -> str:
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
     """Return the media or texts in a folder as tables by split.
 
-    Subfolders may be named after splits. If no subfolder is named after a split, all files belong
-    to the split "train".
+    Subfolders may be named after splits, such as train and val, or train2017 and val2017. If no
+    subfolder is named after a split, all files belong to the split "train".
 
     Raises:
         ValueError: If a folder has no files of the kind.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     splits = standard_splits(inside)
+    named = {split: path for name, path in inside.items() if (split := split_of(name))}
     classes = set(inside.values()) - set(splits.values())
-    if "train" not in splits and (classes or not splits):
-        splits = {"train": folder}
+    if "train" in splits:
+        whole = len(splits) == 1 and is_class(splits["train"], classes, kind)
+    elif splits_cover(named, inside.values(), kind):
+        splits, whole = named, False
+    else:
+        whole = bool(classes or not splits)
+    splits = {"train": folder} if whole else splits
     return {split: read_folder(path, kind, counts) for split, path in splits.items()}
+
+
+def splits_cover(named: Mapping[str, Path], inside: Iterable[Path], kind: str) -> bool:
+    others = (path for path in inside if path not in named.values())
+    return "train" in named and not any(has_files(path, kind) for path in others)
+
+
+def is_class(folder: Path, others: Iterable[Path], kind: str) -> bool:
+    """Return whether a folder with the name train is a class of vehicles, not a split."""
+    flat = not any(path.is_dir() for path in folder.iterdir())
+    return flat and any(has_files(path, kind) for path in others)
+
+
+def has_files(folder: Path, kind: str) -> bool:
+    return any(True for _ in media_names(folder, kind, Counts()))
 
 
 def read_folder(folder: Path, kind: str, counts: Counts) -> Table:

@@ -34,8 +34,8 @@ from magneto.data.formats import (
     read_source,
 )
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
-from magneto.data.problems import Counts, quantity
-from magneto.data.sources import SPLITS, has_parquet, parse_source
+from magneto.data.problems import Counts, join_words, quantity
+from magneto.data.sources import has_parquet, parse_source, split_of
 from magneto.data.table import COLUMN_ALIASES, Classes, Table, by_split
 from magneto.files import user_path
 from magneto.speech.data import is_ljspeech
@@ -169,11 +169,12 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         labelled = Candidate("text-classification", f"texts in {len(classes)} folders")
         few = len(texts) < TEXTS_EACH * len(classes)
         return [*as_text, labelled] if few else [labelled, *as_text]
-    audio = (f". The {len(by_kind['audio'])} recordings have no transcripts: add a .txt file of "
-             "the same name beside each recording, or use a table with columns audio and "
-             "text")  # fmt: skip
-    raise ValueError(f"no task fits {folder}: it has no images, tables or texts"
-                     f"{audio if by_kind['audio'] else ''}")  # fmt: skip
+    audio = (". Its recordings have no transcripts: add a .txt file of the same name beside each "
+             "recording, or use a table with columns audio and text")  # fmt: skip
+    endings = join_words(sorted({path.suffix for path in files}), 5)
+    others = f", but files that end in {endings}" if files else ""
+    raise ValueError(f"no task fits {folder}: it has no images, tables or texts (.txt)"
+                     f"{audio if by_kind['audio'] else others}")  # fmt: skip
 
 
 def has_masks(folder: Path, images: Iterable[Path]) -> bool:
@@ -192,7 +193,8 @@ def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
 
     places = [path.relative_to(folder).parts[:-1] for path in files]
     below = {place[0].lower() for place in places if place}
-    depth = 1 + (bool(below) and below <= {*SPLITS})
+    splits = {split_of(name) for name in below} - {None}
+    depth = 1 + (bool(below) and len(splits) == len(below))
     return {place[depth - 1] for place in places if len(place) >= depth} - {*WITHOUT_LABELS}
 
 
@@ -309,8 +311,11 @@ def other_labels(classes: Sequence[str]) -> str:
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
     """Raise ValueError with a proposed header if a table's first line is not a header."""
-    if not kinds:
-        raise ValueError(f"{table.where} is empty")
+    if not kinds or not len(table):
+        raise ValueError(f"{table.where} has no rows")
+    if len(table) == 1 and (lists := [name for name, kind in kinds.items() if kind == "list"]):
+        raise ValueError(f"{table.where} has one record, and lists in {abbreviate(lists[0])}. "
+                         "Write a list of records, or one record per line.")  # fmt: skip
     names = [name.strip() for name in kinds]
     if not table.separator or not any(is_number(n) or len(n) > MAX_NAME_LENGTH for n in names):
         return

@@ -138,6 +138,9 @@ def test_folders(tmp_path: Path) -> None:
     images(tmp_path / "masked", "images/1.png", "masks/1.png")
     images(tmp_path / "inside", "images/cat/1.png", "other/dog/2.png")
     images(tmp_path / "coco", "train2017/1.png", "val2017/2.png")
+    images(tmp_path / "years", "train2017/1.png", "val2017/2.png")
+    images(tmp_path / "vehicles", "train/1.png", "bus/1.png")
+    images(tmp_path / "voc", "JPEGImages/1.jpg", "SegmentationClass/1.png")
     images(tmp_path / "seen", "train/1.png", "train_labels/1.png")
     for name in (
         "text/book.txt", "books/austen/1.txt", "books/dickens/1.txt", "lines/train.en",
@@ -149,7 +152,8 @@ def test_folders(tmp_path: Path) -> None:
     (tmp_path / "voice" / "metadata.csv").write_text("1|Dr. Who|Doctor Who\n", encoding="utf-8")
     (tmp_path / "coco" / "captions_val2017.json").write_text("{}", encoding="utf-8")
     expected = {
-        "coco": "image-captioning",
+        "coco": "image-captioning", "years": "image-modelling", "voc": "segmentation",
+        "vehicles": "image-classification",
         "voice": "transducer", "classes": "image-classification", "split": "image-classification",
         "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
         "inside": "image-classification",
@@ -199,12 +203,19 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     rows = [{"text": f"word {n}", "labels": ["a", "b"][: n % 3]} for n in range(2, 20)]
     several.write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "sounds" / "1.wav").write_bytes(b"RIFF")
+    (tmp_path / "wrapped.json").write_text('{"data": [{"text": "one"}]}')
+    (tmp_path / "header.csv").write_text("text,label\n")
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "a.zip").write_bytes(b"")
     for source, message in (
         (table(tmp_path / "numbers.csv", "age", "score"), "'A new task'"),
         (chats, r"'messages' \(list\)\. Write the text in one column"),
         (scored, "fractional numbers"), (headerless, "Add a header line such as: text<TAB>label"),
         (tmp_path / "sounds", "no transcripts: .*audio and text"),
         (tmp_path / "number.csv", "numbers"),
+        (tmp_path / "wrapped.json", "one record, and lists in 'data'. Write a list of records"),
+        (tmp_path / "header.csv", "header.csv has no rows"),
+        (tmp_path / "packed", "no images, tables or texts .* files that end in .zip"),
         (several, r"'labels' has lists of classes, such as \['a', 'b'\].*one class in each row"),
     ):  # fmt: skip
         with pytest.raises((FileNotFoundError, ValueError), match=message):

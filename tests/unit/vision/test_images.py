@@ -47,6 +47,17 @@ def test_folders_of_splits_and_classes(tmp_path: Path) -> None:
                                 "(1 file of other kinds left out)")  # fmt: skip
 
 
+def test_folders_named_after_splits_in_other_ways(tmp_path: Path) -> None:
+    class_folders(tmp_path / "a" / "train2017")
+    class_folders(tmp_path / "a" / "val2017", each=2)
+    write(tmp_path / "a" / "annotations" / "train.json", b"{}")
+    found = load(tmp_path / "a")
+    assert (len(found.train), len(found.validation), found.classes) == (20, 4, ["cat", "dog"])
+    class_folders(tmp_path / "b", ("bus", "train"))  # vehicles
+    found = load(tmp_path / "b", validation_fraction=0.4)
+    assert (len(found.train) + len(found.validation), found.classes) == (20, ["bus", "train"])
+
+
 def test_a_validation_source_of_fewer_classes_keeps_their_numbers(tmp_path: Path) -> None:
     train = class_folders(tmp_path / "train", ("ant", "bee", "cat"))
     held = class_folders(tmp_path / "held", ("cat",), 3)
