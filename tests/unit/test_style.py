@@ -1,7 +1,6 @@
 """Limits that no linter holds: on size, and on clocks in tests."""
 
 import ast
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,12 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def test_files_and_functions_are_short() -> None:
     long = []
     for path in FILES:
-        tree = tree_of(path)
+        tree = ast.parse(text := path.read_text(encoding="utf-8"))
         documented = [tree, *(node for node, _ in statements(tree) if isinstance(node, DOCUMENTED))]
-        lines = len(path.read_bytes().splitlines()) - sum(map(docstring_lines, documented))
+        lines = len(text.splitlines()) - sum(map(docstring_lines, documented))
         found = [("the file", lines)] if lines > FILE_LINES else []
         found += [(name, lines) for name, lines in function_lines(documented)
                   if lines > FUNCTION_LINES]  # fmt: skip
@@ -78,7 +72,7 @@ def test_no_code_of_a_model_folder_is_run() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}": ast.unparse(node)
         for path in (ROOT / "src").rglob("*.py")
         if b".from_pretrained(" in path.read_bytes()
-        for node in ast.walk(tree_of(path))
+        for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained"
     }
     assert calls

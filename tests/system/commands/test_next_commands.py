@@ -24,7 +24,8 @@ SMALL = {
 # Captions and translations of a model that learned nothing end at the length that it is allowed.
 # Batches of translation and of a transducer count groups.
 SHORT = {"image-captioning": {"model.max_length": 24}, "translation": {"training.batch_size": 1},
-         "transducer": {"training.batch_size": 1}}  # fmt: skip
+         "transducer": {"training.batch_size": 1, "data.max_frames": 200,
+                        "data.max_duration": 2.0}}  # fmt: skip
 # What makes commands quick that are long otherwise.
 MORE = {
     "evaluate": ["--limit", "1"],

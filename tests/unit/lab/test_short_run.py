@@ -124,10 +124,10 @@ def test_it_stops_when_the_time_is_over_and_says_what_is_missing(small: Small) -
 
 def test_a_recipe_that_ends_before_is_judged_at_its_end(small: Small) -> None:
     made = small(
-        training__steps=60, training__learning_rate=1e-2, training__batch_size=16, model__width=32
+        training__steps=40, training__learning_rate=1e-2, training__batch_size=16, model__width=32
     )
     found = run_trial(made, 1e6)
-    assert (found.status, found.steps, found.reason) == ("learned", 60, "")
+    assert (found.status, found.steps, found.reason) == ("learned", 40, "")
     assert found.score is not None and found.threshold is not None
     assert found.score < found.threshold
 

@@ -127,12 +127,6 @@ def test_what_diverged_stands_above_the_curves() -> None:
     assert "seed 1: the loss is 13" in str(panel.hits)
 
 
-def test_a_rates_curves_are_in_its_panel() -> None:
-    panels = curves_of(assemble(cells("sub", {1e-3: [4.0], 1e-2: [5.0]}), Judge("loss", False)))
-    last = [hit["points"][-1][2] for panel in panels for hit in panel.hits]
-    assert last == ["step 200: loss 4.000", "step 200: loss 5.000"]
-
-
 def test_a_loss_that_is_not_finite_breaks_the_line() -> None:
     curve = [[i, math.nan if i == 333 else 4.0] for i in range(1000)]
     steps, losses = thinned(curve)

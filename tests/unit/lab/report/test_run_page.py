@@ -23,7 +23,7 @@ def page() -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_everything_is_said_and_escaped(tmp_path: Path, without_pdf: None) -> None:
+def test_everything_is_said_and_escaped_and_pictures_lie_beside_the_page(tmp_path: Path) -> None:
     text = write_run_page(page(), tmp_path).read_text()
     assert text.startswith("<!doctype html>")
     assert "a &lt;run&gt;" in text and "Best &amp; last." in text and "<run>" not in text
@@ -33,9 +33,6 @@ def test_everything_is_said_and_escaped(tmp_path: Path, without_pdf: None) -> No
     assert text.count("data:image/svg+xml;base64") == 1
     assert text.count("data:image/png;base64") == 1
 
-
-def test_pictures_lie_beside_the_page(tmp_path: Path) -> None:
-    write_run_page(page(), tmp_path)
     assert (tmp_path / "figures" / "codes.svg").read_text() == SVG
     assert (tmp_path / "figures" / "masks.png").read_bytes() == PNG
     ElementTree.fromstring((tmp_path / "figures" / "curve-loss.svg").read_text())
