@@ -189,6 +189,13 @@ def without_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's figures are composed, but neither laid out nor written as SVG or PDF."""
+    empty = b'<svg viewBox="0 0 1 1"></svg>'
+    monkeypatch.setattr("magneto.lab.report.plot.save", lambda *given: empty)
+
+
+@pytest.fixture
 def cache(surroundings: None) -> Path:
     """Where this test keeps prepared data."""
     return Path(os.environ["MAGNETO_CACHE"])

@@ -12,7 +12,7 @@ from magneto.lab.grid import Cell, Sweep, cell_directory, open_sweep
 from magneto.lab.report.report import write_report
 from magneto.recipe import load_recipe
 
-pytestmark = pytest.mark.usefixtures("without_pdf")
+pytestmark = pytest.mark.usefixtures("without_rendering")
 PLACEMENTS = ("post", "pre", "sub", "olmo2")
 SWEEP = Sweep(
     "image-classification/tiny",

@@ -27,7 +27,7 @@ COMPARED = ("--placements", "sub", "--grid", "model.experts=decoupled,shared_att
 
 
 @pytest.fixture(autouse=True)
-def quick(module_cache: Path, without_pdf: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(module_cache: Path, without_rendering: None, monkeypatch: Any) -> None:
     """Run cells in this process, and measure updates of shallow stacks."""
     for module in (sweep, ladder):
         monkeypatch.setattr(module, "run_local", lambda folder, *rest: work(folder) >= 0)

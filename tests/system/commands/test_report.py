@@ -10,7 +10,7 @@ from magneto.cli import main
 from magneto.vision.classification import ImageClassification
 from tests.commands import answer
 
-pytestmark = pytest.mark.usefixtures("without_pdf")
+pytestmark = pytest.mark.usefixtures("without_rendering")
 
 
 def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,7 @@ import pytest
 
 from magneto.files import write_json
 from magneto.lab import comparison
-from magneto.lab.comparison import (
-    collect,
-    environments,
-    measure,
-    with_more_seeds,
-    without_places,
-)
+from magneto.lab.comparison import collect, environments, measure, with_more_seeds, without_places
 from magneto.lab.grid import (
     PLACEMENT,
     RATE,

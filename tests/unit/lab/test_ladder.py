@@ -141,7 +141,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_known_laws_are_recovered_and_cells_are_few(
-    tmp_path: Path, invented: list[str], without_pdf: None
+    tmp_path: Path, invented: list[str], without_rendering: None
 ) -> None:
     found = collect_ladder(tmp_path, climbed(tmp_path, [64, 128, 256]), "magneto ladder")
     for rung in found["rungs"]:

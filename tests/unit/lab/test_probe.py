@@ -7,13 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from magneto.lab.probe import (
-    LIMITS,
-    LayerReading,
-    Probe,
-    attention_logits,
-    first_trouble,
-)
+from magneto.lab.probe import LIMITS, LayerReading, Probe, attention_logits, first_trouble
 from magneto.lab.update import effective_scales, theory_of
 from magneto.nn.attention import build_mask
 from magneto.nn.config import TransformerConfig

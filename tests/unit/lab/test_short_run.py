@@ -19,13 +19,7 @@ from magneto.lab.coordinates import (
     outputs,
 )
 from magneto.lab.diagnosis import run_trial
-from magneto.lab.short_run import (
-    ShortRun,
-    first_piece,
-    initial_model,
-    short_run,
-    steps_at_peak,
-)
+from magneto.lab.short_run import ShortRun, first_piece, initial_model, short_run, steps_at_peak
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import read_metrics

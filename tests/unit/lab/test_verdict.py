@@ -10,15 +10,7 @@ import pytest
 
 from magneto.lab.probe import LayerReading
 from magneto.lab.short_run import FirstStep, ShortRun, StepReading
-from magneto.lab.verdict import (
-    LEVELS,
-    THRESHOLDS,
-    Threshold,
-    judge,
-    kept_share,
-    move_at,
-    percent,
-)
+from magneto.lab.verdict import LEVELS, THRESHOLDS, Threshold, judge, kept_share, move_at, percent
 
 CALIBRATION = Path(__file__).parents[3] / "benchmarks" / "results" / "probe-calibration.csv"
 

@@ -191,7 +191,7 @@ def test_a_terminal_shows_the_numbers_of_the_report() -> None:
     assert "A run learned if it ends below 7.644" in text and "(4/5): 4 of 5 seeds learned" in text
 
 
-def test_without_measurements_or_results(tmp_path: Path, without_pdf: None) -> None:
+def test_without_measurements_or_results(tmp_path: Path, without_rendering: None) -> None:
     known = comparison()
     rates = known["learning_rates"]
     grid = [cell(name, rate, 1, "missing") for name in SCORES for rate in rates]
