@@ -207,7 +207,7 @@ def test_the_command_repeats_the_last_evaluation_of_training(
 ) -> None:
     """Bit for bit, on a CPU; in bf16 the numbers are others than in fp32."""
     words = ["train", "causal-lm/tiny", "--data", str(book), "--out", str(tmp_path / "run"), *SMALL]
-    words += "--training.evaluate_limit 5 --training.precision bf16".split()
+    words += ["--training.evaluate_limit", "5", "--training.precision", "bf16"]
     assert main(words) == 0
     trained = [row for row in read_metrics(tmp_path / "run") if "validation_loss" in row][-1]
     command = ["evaluate", tmp_path / "run", "--weights", "final", "--limit", "5"]
