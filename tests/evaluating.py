@@ -32,9 +32,8 @@ def predicted(task: Task, model: nn.Module) -> list:
     return evaluate(task, model, single_process(torch.device("cpu")), "fp32").predictions
 
 
-def reads_while_scoring(task: Task) -> list[str]:
+def reads_while_scoring(task: Task, model: nn.Module) -> list[str]:
     """Score two batches; return what made the host wait meanwhile."""
-    model = task.build_model().eval()
     batches = [task.validation_batches()[number] for number in (0, -1)]
     with host_reads() as reads, torch.no_grad():
         for batch in batches:

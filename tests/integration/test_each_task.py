@@ -1,7 +1,9 @@
 """What holds of every task: cuts and resumptions change no run, scores wait for no device."""
 
 import re
-from dataclasses import asdict, replace
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,16 @@ from magneto.recipe import Recipe, build_recipe, load_recipe, override
 from magneto.tasks import TASKS
 from magneto.training.loop import train
 from magneto.training.model import build_on_meta, count_flops
-from magneto.training.task import figures_of, place_companion
-from magneto.weights import open_tensors
+from magneto.training.task import Task, figures_of, place_companion, staged_assets
+from magneto.weights import list_steps, open_tensors
 from tests.evaluating import reads_while_scoring
 from tests.shrunken import draw_few, shrunken
 
 SMALL: dict[str, Any] = {
     "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 32,
-    "training.steps": 4, "training.batch_size": 8, "training.warmup_steps": 0,
+    "training.steps": 2, "training.batch_size": 8, "training.warmup_steps": 0,
     "training.device": "cpu", "training.tensorboard": False, "training.evaluate_every": 0,
-    "training.evaluate_limit": 1, "training.save_every": 2, "training.schedule": "constant",
+    "training.evaluate_limit": 1, "training.save_every": 1, "training.schedule": "constant",
     # AdamW divides a gradient that is zero but for rounding (a key's bias) by itself, if not by it.
     "training.eps": 1e-3,
 }  # fmt: skip
@@ -33,8 +35,9 @@ OF_TASKS: dict[str, dict[str, Any]] = {
     "masked-lm": {"model.positions": "t5", "model.norm": "rmsnorm"},
     "image-classification": {"data.mixup": 0.8, "data.cutmix": 1.0, **AUGMENTED},
     "image-tokenizer": {"model.codes": 16, "model.code_width": 4, "model.revive_below": 0.5,
-                        "training.batch_size": 32, "training.steps": 12},
-    "image-captioning": {"model.max_length": 24},
+                        "training.batch_size": 32, "training.steps": 12,
+                        "training.save_every": 8},
+    "image-captioning": {"model.max_length": 12},
     "visual-reasoning": {"model.max_length": 16, **AUGMENTED},
     "translation": {"training.batch_size": 4},
     "transducer": {"training.eps": 1e-2, "training.batch_size": 4},
@@ -62,28 +65,53 @@ FIGURES = {
 }
 
 
-@pytest.fixture(params=TASKS)
-def recipe(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Recipe:
-    """A task's tiny recipe, smaller, on little data."""
-    draw_few(monkeypatch)
-    name = request.param
-    return load_recipe(f"{name}/tiny", SMALL | shrunken(name, tmp_path) | OF_TASKS.get(name, {}))
+@dataclass
+class Prepared:
+    """A task's tiny recipe, smaller, on little data.
+
+    Attributes:
+        recipe: The recipe.
+        task: Its task, whose data is read.
+        whole: A run of all its steps.
+    """
+
+    recipe: Recipe
+    task: Task
+    whole: Path
 
 
-def trained(recipe: Recipe, run: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
-    """Train with other settings of the loop; return the weights."""
-    task, report = recipe.build_task(), ProgressBars(quiet=True)
-    train(task, replace(recipe.training, **changes), run, seed=1, resume=resume, report=report)
-    return {name: tensor.read() for name, tensor in open_tensors(run / "final").items()}
+def trained(task: Task, recipe: Recipe, run: Path, resume: bool = False, **changes: Any) -> None:
+    settings, report = replace(recipe.training, **changes), ProgressBars(quiet=True)
+    train(task, settings, run, seed=1, resume=resume, report=report)
 
 
-def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Path) -> None:
-    whole = trained(recipe, tmp_path / "whole")
-    cut = trained(recipe, tmp_path / "cut", gradient_accumulation_steps=4)
-    trained(recipe, tmp_path / "resumed", steps=2)
-    resumed = trained(recipe, tmp_path / "resumed", resume=True, num_workers=2)
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def prepared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, module_cache: Path
+) -> Iterator[Prepared]:
+    place, name = tmp_path_factory.mktemp(request.param), request.param
+    with pytest.MonkeyPatch.context() as patch:
+        draw_few(patch)
+        changes = SMALL | shrunken(name, place) | OF_TASKS.get(name, {})
+        recipe = load_recipe(f"{name}/tiny", changes)
+        task = recipe.build_task()
+        trained(task, recipe, place / "whole")
+        yield Prepared(recipe, task, place / "whole")
+
+
+def test_micro_batches_and_resuming_change_nothing(prepared: Prepared, tmp_path: Path) -> None:
+    recipe, whole = prepared.recipe, weights(prepared.whole / "final")
+    trained(prepared.task, recipe, tmp_path / "cut", gradient_accumulation_steps=4)
+    cut = weights(tmp_path / "cut" / "final")
+    newest = list_steps(prepared.whole / "checkpoints")[-1]
+    left_out = shutil.ignore_patterns("best", "final", "result.json", newest.name)
+    shutil.copytree(prepared.whole, tmp_path / "killed", ignore=left_out)
+    trained(recipe.build_task(), recipe, tmp_path / "killed", resume=True, num_workers=1)
+    resumed = weights(tmp_path / "killed" / "final")
     for name, tensor in whole.items():
         torch.testing.assert_close(cut[name], tensor, rtol=1e-5, atol=1e-5, msg=name)
         assert torch.equal(resumed[name], tensor), name
@@ -91,17 +119,19 @@ def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Pat
         assert whole["tokenizer.codebook.revived"] > 0
     if recipe.data.source not in DRAWN:
         changes = OTHER_DATA.get(recipe.task, {"data.validation_fraction": 0.4})
-        other = build_recipe("other", override(recipe.to_mapping(), changes))
-        with pytest.raises(ValueError, match="does not match the recipe and the data"):
-            trained(other, tmp_path / "resumed", resume=True)
+        other = build_recipe("other", override(recipe.to_mapping(), changes)).build_task()
+        other.prepare(SILENT)
+        with (
+            pytest.raises(ValueError, match="does not match the recipe and the data"),
+            staged_assets(other, prepared.whole),
+        ):
+            pass
 
 
-def test_every_model_is_drawn_module_by_module_as_it_draws_itself(recipe: Recipe) -> None:
-    task = recipe.build_task()
-    task.prepare(SILENT)
+def test_every_model_is_drawn_module_by_module_as_it_draws_itself(prepared: Prepared) -> None:
+    task = prepared.task
     assert build_on_meta(task.build_model)[1] == ""
-    made = initial_model(task, recipe.training, 3)
-    torch.manual_seed(0)
+    made = initial_model(task, prepared.recipe.training, 3)
     usual = task.build_model()
     for (name, tensor), (_, other) in zip(
         made.named_parameters(), usual.named_parameters(), strict=True
@@ -116,19 +146,18 @@ def test_every_model_is_drawn_module_by_module_as_it_draws_itself(recipe: Recipe
 
 
 def test_weights_have_gradients_layers_are_probed_scores_wait_and_figures_are_drawn(
-    recipe: Recipe,
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks wait for every gradient, also of what a batch does not use."""
-    task = recipe.build_task()
-    task.prepare(SILENT)
-    place_companion(task, torch.device("cpu"))
+    monkeypatch.setattr("magneto.figures.save", lambda *_, **__: b"<svg")  # takes half a second
+    recipe, task = prepared.recipe, prepared.task
     model = task.build_model()
     batch = task.train_stream(recipe.training.batch_size, 1).batch(0)[0]
     task.loss(model, batch).total.backward()
-    weights = [(n, weight) for n, weight in model.named_parameters() if weight.requires_grad]
-    assert not [name for name, weight in weights if weight.grad is None]
+    learnt = [(n, weight) for n, weight in model.named_parameters() if weight.requires_grad]
+    assert not [name for name, weight in learnt if weight.grad is None]
     if recipe.task != "transducer":  # which decodes transcripts for a score
-        assert reads_while_scoring(task) == []
+        assert reads_while_scoring(task, model.eval()) == []
     drawn = initial_model(task, recipe.training, 1)
     run = short_run(task, drawn, recipe.training, seed=1, steps=1, rates=(1e-3,))
     assert all(tried.moved > 0 for tried in run.first_steps[1:])
