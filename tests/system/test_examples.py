@@ -36,19 +36,19 @@ def test_there_is_a_test_for_every_example() -> None:
 
 
 def test_own_loop() -> None:
-    losses = load("own_loop").main(steps=12)
+    losses = load("own_loop").main(steps=6)
     assert losses[-1] < losses[0] - 0.5
 
 
 def test_accelerate_loop() -> None:
     pytest.importorskip("accelerate")
-    losses = load("accelerate_loop").main(steps=12)
+    losses = load("accelerate_loop").main(steps=6)
     assert losses[-1] < losses[0] - 0.5
 
 
 def test_hugging_face_trainer(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    loss, sample = load("hugging_face_trainer").main(tmp_path, steps=12)
+    loss, sample = load("hugging_face_trainer").main(tmp_path, steps=6)
     # 256 equally likely bytes are ln(256) nats.
     assert loss < math.log(256)
     assert sample.startswith("Return the ")
@@ -56,7 +56,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 
 def test_peft_lora(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    found = load("peft_lora").main(tmp_path, steps=10)
+    found = load("peft_lora").main(tmp_path, steps=6)
     assert found["after"] < found["before"] - 0.3
     assert found["merged"] == pytest.approx(found["after"], abs=1e-4)
     assert 0 < found["share"] < 0.25

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main as magneto
+from magneto.lab import sweep
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -75,7 +76,9 @@ def test_a_corpus_beside_n_grams(follow: Follow) -> None:
     assert "better than this model: unigram" in printed["python"]
 
 
-def test_a_placement_through_compare(follow: Follow) -> None:
+def test_a_placement_through_compare(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without workers, whose processes tests/system/test_sweep.py starts."""
+    monkeypatch.setattr(sweep, "run_local", lambda folder, *_: sweep.work(folder) >= 0)
     small = """--model.width 32 --model.layers 1 --model.heads 2 --model.ffn_width 64
         --placements pre,new_placement:SANDWICH --lrs 1e-3 --seeds 1
         --training.steps 2 --training.tensorboard false --no-measurements --jobs 1"""

@@ -22,7 +22,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "MagnetoSeq2SeqConfig",
         {**TEXT, "encoder_layers": 1, "decoder_layers": 2, "bos_token_id": 0},
     ),
-    "MagnetoForTransducer": ("MagnetoTransducerConfig", {**STACK, "vocab_size": 20}),
+    "MagnetoForTransducer": (
+        "MagnetoTransducerConfig",
+        {**STACK, "vocab_size": 20, "front_channels": (2, 4), "predictor_width": 16,
+         "joint_width": 16},
+    ),
     "MagnetoForImageClassification": ("MagnetoImageConfig", {**IMAGE, "classes": 3}),
     "MagnetoVisionLanguageModel": ("MagnetoVisionLanguageConfig", PAIRS),
     "MagnetoForMaskedDataModelling": ("MagnetoMaskedDataConfig", {**PAIRS, "codes": 6}),
