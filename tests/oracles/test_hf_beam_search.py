@@ -20,6 +20,10 @@ SIZES = {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
     "max_position_embeddings": 40, "scale_embedding": True, "dropout": 0.0,
 }  # fmt: skip
+LEARNT = {
+    "d_model": 16, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+}  # fmt: skip
 KINDS = {"Marian": "MarianMTModel", "Bart": "BartForConditionalGeneration"}
 
 
@@ -27,7 +31,7 @@ KINDS = {"Marian": "MarianMTModel", "Bart": "BartForConditionalGeneration"}
 def taught(kind: str) -> Any:
     """One that has begun to learn: a token is followed by one of the next three, or by the end."""
     torch.manual_seed(4)
-    config = getattr(transformers, f"{kind}Config")(**SIZES | {"d_model": 16, "decoder_layers": 2})
+    config = getattr(transformers, f"{kind}Config")(**SIZES | LEARNT)
     model = getattr(transformers, KINDS[kind])(config)
     optimizer = torch.optim.Adam(model.parameters(), 2e-2)
     random = torch.Generator().manual_seed(5)
