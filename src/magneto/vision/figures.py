@@ -253,7 +253,7 @@ def overlay_figure(
         f"segmentation-{number}",
         f"Segmentation of {name.rpartition('/')[2]}",
         f"The image, its mask and the model's segmentation. The segmentation is right for "
-        f"{right:.1%} of the pixels that have a class. The percentages in the legend count "
-        "the pixels of mask and segmentation together.",
+        f"{right:.1%} of the pixels that have a class. The percentages in the legend are "
+        "shares of the pixels in mask and segmentation together.",
         overlay_panels(panels, [mask, answer], names),
     )
