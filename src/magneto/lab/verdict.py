@@ -1,4 +1,4 @@
-"""The probe's verdict: a prediction from a short run whether training fails, and why.
+"""The probe's verdict predicts from a short run whether training fails, and why.
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
 placements. Most thresholds come from a calibration that probed and trained configurations of five
