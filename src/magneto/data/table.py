@@ -339,7 +339,8 @@ def hold_out(
         if abs(found + rows[number] - wanted) < wanted - found and (~chosen).sum() > 1:
             chosen[number] = True
     held = chosen[kind]
-    if counts is not None and held.sum() > max(HIGHEST_SHARE * wanted, 1):
+    shared = 2 * different <= len(numbers)
+    if counts is not None and shared and held.sum() > max(HIGHEST_SHARE * wanted, 1):
         counts[f"rows held out instead of about {wanted:,.0f}, because most rows share a few "
                f"values of {key!r}"] += int(held.sum())  # fmt: skip
     return table.take(~held), table.take(held)

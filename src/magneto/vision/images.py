@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.formats import media_column, media_names, read_source
+from magneto.data.formats import has_files, media_column, media_names, read_source
 from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import Counts, DataProblems
 from magneto.data.sources import SPLIT_NAMES, parse_source, standard_splits
@@ -393,7 +393,9 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
-    masks = next((inside[name] for name in MASK_FOLDERS if name in inside), None)
+    beside = [inside[name] for name in MASK_FOLDERS if images and name in inside]
+    # Folders of annotations may have boxes in text files.
+    masks = next((path for path in beside if has_files(path, "image")), None)
     if images and masks:
         parts = {path.name.lower(): (path, masks / path.name) for path in images.iterdir()}
         splits = standard_splits(parts)

@@ -92,6 +92,14 @@ def test_folders_of_masks(tmp_path: Path, layout: tuple[str, str]) -> None:
     assert found.counts[NOT_PAIRED] == (4 if layout[0].startswith("images") else 1)
 
 
+def test_boxes_in_text_files_are_no_masks(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / "images" / "train" / f"{number}.png", encoded(photo(number)))
+        write(tmp_path / "labels" / "train" / f"{number}.txt", b"0 0.5 0.5 0.1 0.1")
+    found = load(tmp_path)
+    assert len(found.train) + len(found.validation) == 4 and not found.train.has_masks
+
+
 def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
     tmp_path: Path,
 ) -> None:
