@@ -308,10 +308,8 @@ def test_references_have_a_limit_an_order_and_two_sides(tmp_path: Path) -> None:
         assert found["en", "de"] == [(f"en dev {i}", f"de dev {i}") for i in range(count)]
         assert found["de", "en"] == [(b, a) for a, b in found["en", "de"]]
     tested = read_test_texts(source, config, known, None, 2)
-    assert list(tested.texts) == [("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en")]
     assert tested.texts["fr", "en"] == [("fr dev 0", "en dev 0"), ("fr dev 1", "en dev 1")]
-    assert tested.split == "validation" and tested.unknown == ["it"]
-    assert tested.describe().startswith("8 sentences")
+    assert tested.split == "validation"
     # A direction of the run that the source lacks is left out; one that is asked for is an error.
     own = replace(config, languages=None, directions=("en-xx", "de-fr"))
     assert list(read_test_texts(source, own, known, None, None).texts) == [("de", "fr")]
