@@ -8,12 +8,7 @@ from tokenizers.models import WordLevel, WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from magneto.data import tokenizer as module
-from magneto.data.tokenizer import (
-    check_vocabulary,
-    load_tokenizer,
-    train_bpe,
-    train_sentencepiece,
-)
+from magneto.data.tokenizer import check_vocabulary, load_tokenizer, train_bpe, train_sentencepiece
 
 TEXTS = ["Hello, world!\n\ttabs and  spaces", "naïve café 東京 🙂", "", "</s> is not an end here?"]
 

@@ -324,10 +324,7 @@ def test_what_does_not_fit_is_named() -> None:
         ((logits[:, :0], one, lengths, labels), r"do not fit together: logits \(2, 0, 4, 7\) "),
         ((logits[:, 0], one, lengths, labels), r"do not fit together: logits \(2, 4, 7\) "),
         ((logits, one[:, :2], lengths, labels), r"do not fit together: .* targets \(2, 2\) "),
-        (
-            (logits, one, lengths[:1], labels),
-            r"together: .* frames \(1,\) .* labels \(2,\) ",
-        ),
+        ((logits, one, lengths[:1], labels), r"together: .* frames \(1,\) .* labels \(2,\) "),
         ((logits, one, lengths + 1, labels), r"frames must be in \[0, 5\], not \[6, 5\]"),
         ((logits, one, lengths, labels - 1), r"labels must be in \[0, 3\], not \[2, -1\]"),
         ((logits, 7 * one, lengths, labels), r"differ from the blank 0; wrong: \[7\]"),

@@ -10,18 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from magneto import (
-    PLACEMENTS,
-    Decoder,
-    Encoder,
-    TransformerConfig,
-)
-from magneto.nn.attention import (
-    Mask,
-    build_mask,
-    build_memory_mask,
-    position_index,
-)
+from magneto import PLACEMENTS, Decoder, Encoder, TransformerConfig
+from magneto.nn.attention import Mask, build_mask, build_memory_mask, position_index
 from magneto.nn.config import Positions
 from magneto.nn.multiway import pack
 from tests.pairs import in_turn

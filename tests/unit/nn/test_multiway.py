@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from magneto import Encoder, TransformerConfig
 from magneto.nn.config import MultiwayConfig
 from magneto.nn.init import sublayer_projections, xavier_std
-from magneto.nn.multiway import (
-    MultiwayEncoder,
-    PackedDropPath,
-    Packing,
-    check_order,
-    pack,
-)
+from magneto.nn.multiway import MultiwayEncoder, PackedDropPath, Packing, check_order, pack
 from magneto.theory.placement import Depth
 from magneto.training.model import FillRecorder
 from tests.unit.nn.grids import EVERY_PART, drawn_by_module, shaken
