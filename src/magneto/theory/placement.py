@@ -170,11 +170,18 @@ class Placement:
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
             value, several = getattr(self, name), isinstance(getattr(Placement, name), tuple)
+            if several and not isinstance(value, tuple):
+                raise ValueError(f"placement {self.name!r}: {name} must be a tuple such as "
+                                 f"{words[:1]}, not {value!r}")  # fmt: skip
             if wrong := {*value} - {*words} if several else {value} - {*words}:
                 raise ValueError(
                     f"placement {self.name!r}: {name} must be {'from' if several else 'one of'} "
                     f"{', '.join(words)}, not {wrong.pop()!r}"
                 )
+        for name in ("gain", "alpha"):
+            if not callable(value := getattr(self, name)):
+                raise ValueError(f"placement {self.name!r}: {name} must be a function of the "
+                                 f"depth, not {value!r}")  # fmt: skip
 
     def slots(self, sublayer: Sublayer) -> tuple[Slot, ...]:
         """Return the slots that hold a norm in sublayers of this kind."""
