@@ -67,6 +67,7 @@ def test_image_files_have_the_pixels_of_a_run() -> None:
 
 
 def test_logits_are_resized_before_classes_are_chosen() -> None:
+    """Between class 0 and class 2 lies no class 1, as resized numbers of classes would say."""
     logits = torch.tensor([[[[5.0, -5.0]], [[0.0, 0.0]], [[-5.0, 5.0]]]])
     processor, outputs = hf.MagnetoImageProcessor(0), SimpleNamespace(logits=logits)
     (found,) = processor.post_process_semantic_segmentation(outputs, [(2, 8)])

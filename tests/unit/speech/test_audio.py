@@ -9,22 +9,6 @@ import pytest
 
 from magneto.data.formats import BEGINNINGS
 from magneto.speech import audio
-from magneto.speech.audio import (
-    MISSING,
-    NO_CHANNEL,
-    NO_SAMPLES,
-    NON_FINITE,
-    SILENCE,
-    TRUNCATED,
-    UNREADABLE,
-    AudioError,
-    Segment,
-    header_seconds,
-    missing_wav_seconds,
-    read_blocks,
-    read_sound,
-    sound_pieces,
-)
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig
 from magneto.speech.features import (
     Augmentation,
@@ -42,7 +26,7 @@ TONE = tone()
 
 
 def read(path: Path, start: float = 0.0, stop: float | None = None) -> tuple[np.ndarray, str]:
-    found = read_sound(str(path), 16000, Segment(start, stop))
+    found = audio.read_sound(str(path), 16000, audio.Segment(start, stop))
     assert found.samples.dtype == np.float32 and np.isfinite(found.samples).all()
     return found.samples, found.problem
 
@@ -66,7 +50,7 @@ def test_formats(
         samples, problem = read(path)
         assert problem == "" and abs(len(samples) - 16000) <= 1
         assert np.abs(samples[500:15500] - TONE[500:15500]).max() < error + 0.01
-        parts = list(sound_pieces(path, 16000, problems.append))
+        parts = list(audio.sound_pieces(path, 16000, problems.append))
         assert len(parts) == 5  # four of at most 0.3 s, and what is left in the resampler
         pieces = np.concatenate(parts)
         assert not problems and abs(len(pieces) - len(samples)) <= 1
@@ -76,21 +60,24 @@ def test_formats(
     samples, problem = read(path)
     assert problem == "" and len(samples) == len(TONE)
     assert np.abs(samples - TONE)[400:-400].max() <= error
-    assert header_seconds(str(path)) == (1.0, "")
-    assert read_sound(path.read_bytes(), 16000).samples.tolist() == samples.tolist()
+    assert audio.header_seconds(str(path)) == (1.0, "")
+    assert audio.read_sound(path.read_bytes(), 16000).samples.tolist() == samples.tolist()
     assert BEGINNINGS["Audio"].match(path.read_bytes())
 
 
 def test_channels(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.stack([TONE, TONE / 2], 1), 16000, subtype="FLOAT")
     path = str(tmp_path / "a.wav")
-    for samples in (read_sound(path, 16000).samples, *sound_pieces(Path(path), 16000, print)):
+    for samples in (
+        audio.read_sound(path, 16000).samples,
+        *audio.sound_pieces(Path(path), 16000, print),
+    ):
         assert len(samples) == 0 or np.allclose(samples, 0.75 * TONE)
-    assert np.allclose(read_sound(path, 16000, Segment(channel=1)).samples, TONE / 2)
-    for none in (Segment(channel=2), Segment(channel=-1)):
-        assert header_seconds(path, none) == (0.0, NO_CHANNEL)
-        sound = read_sound(path, 16000, none)
-        assert (len(sound.samples), sound.problem) == (0, NO_CHANNEL)
+    assert np.allclose(audio.read_sound(path, 16000, audio.Segment(channel=1)).samples, TONE / 2)
+    for none in (audio.Segment(channel=2), audio.Segment(channel=-1)):
+        assert audio.header_seconds(path, none) == (0.0, audio.NO_CHANNEL)
+        sound = audio.read_sound(path, 16000, none)
+        assert (len(sound.samples), sound.problem) == (0, audio.NO_CHANNEL)
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3", "aiff"])
@@ -101,11 +88,14 @@ def test_a_segment_is_a_piece_of_the_whole(tmp_path: Path, ending: str) -> None:
     whole = read(tmp_path / f"a.{ending}")[0]
     assert np.abs(whole[800:-800] - chirp[800:-800]).max() < 0.2
     path = str(tmp_path / f"a.{ending}")
-    assert read(Path(path), 2.5, 5.0)[1] == TRUNCATED
-    assert header_seconds(path, Segment(2.5, 5.0)) == (pytest.approx(1.5, abs=0.1), TRUNCATED)
+    assert read(Path(path), 2.5, 5.0)[1] == audio.TRUNCATED
+    assert audio.header_seconds(path, audio.Segment(2.5, 5.0)) == (
+        pytest.approx(1.5, abs=0.1),
+        audio.TRUNCATED,
+    )
     for start, stop in ((5.0, 6.0), (0.5, 0.2)):
-        assert read(Path(path), start, stop)[1] == NO_SAMPLES
-        assert header_seconds(path, Segment(start, stop)) == (0.0, NO_SAMPLES)
+        assert read(Path(path), start, stop)[1] == audio.NO_SAMPLES
+        assert audio.header_seconds(path, audio.Segment(start, stop)) == (0.0, audio.NO_SAMPLES)
     for start, stop in ((0.0, 1.0), (0.7, 1.3), (2.5, 4.0)):
         samples, problem = read(tmp_path / f"a.{ending}", start, stop)
         piece = whole[int(start * 16000) : int(stop * 16000)]
@@ -120,13 +110,13 @@ def test_truncated(tmp_path: Path, ending: str) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     samples, problem = read(path)
-    assert problem == TRUNCATED
+    assert problem == audio.TRUNCATED
     assert 3 * 16000 < len(samples) < 16 * 16000
     assert np.abs(samples[1000:40000]).max() == pytest.approx(0.5, abs=0.1)
     if ending == "ogg":  # in the last page, and in its header
         for cut in (1, len(content) - content.rfind(b"OggS") - 8):
             path.write_bytes(content[:-cut])
-            assert header_seconds(str(path))[1] == TRUNCATED
+            assert audio.header_seconds(str(path))[1] == audio.TRUNCATED
 
 
 def with_length(path: Path, length: int) -> Path:
@@ -142,23 +132,26 @@ def test_a_header_with_another_length(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav")
     whole = read(path)[0].tolist()
     for length in (0xFFFFFFFF, 0xFFFFFFFF - 36, 0x80000000, 0x7FFFF000):
-        assert header_seconds(str(with_length(path, length))) == (1.0, "")
+        assert audio.header_seconds(str(with_length(path, length))) == (1.0, "")
         samples, problem = read(path)
         assert problem == "" and samples.tolist() == whole
-    for length, problem in ((35000, ""), (35400, TRUNCATED)):  # 0.09 and 0.11 seconds are missing
+    for length, problem in (
+        (35000, ""),
+        (35400, audio.TRUNCATED),
+    ):  # 0.09 and 0.11 seconds are missing
         assert read(with_length(path, length))[1] == problem
     with_length(path, 64000)
-    assert read(path)[1] == header_seconds(str(path))[1] == TRUNCATED
+    assert read(path)[1] == audio.header_seconds(str(path))[1] == audio.TRUNCATED
     assert len(read(path)[0]) == 16000
     samples, problem = read(with_length(path, 1000))
     assert (len(samples), problem) == (500, "")
-    assert read(with_length(write(path, quiet=True), 64000))[1] == TRUNCATED
+    assert read(with_length(write(path, quiet=True), 64000))[1] == audio.TRUNCATED
     # An odd number of bytes is filled up to an even one.
     odd = struct.pack("<4sI4s4sI4s", b"RIFF", 0, b"WAVE", b"LIST", 3, b"abc\0")
     odd += struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 2, 5, 20, 4, 16)  # 20 bytes per second
     odd += struct.pack("<4sI", b"data", 100) + bytes(40)
-    assert missing_wav_seconds(io.BytesIO(odd)) == 3
-    assert missing_wav_seconds(io.BytesIO(b"FORM" + odd[4:])) == 0
+    assert audio.missing_wav_seconds(io.BytesIO(odd)) == 3
+    assert audio.missing_wav_seconds(io.BytesIO(b"FORM" + odd[4:])) == 0
 
 
 def test_a_flac_from_a_pipe_has_no_length(tmp_path: Path) -> None:
@@ -166,17 +159,17 @@ def test_a_flac_from_a_pipe_has_no_length(tmp_path: Path) -> None:
     whole, known = read(path)[0].tolist(), path.read_bytes()
     content = known[:21] + bytes([known[21] & 0xF0, 0, 0, 0, 0]) + known[26:]  # 36 bits
     path.write_bytes(content)
-    assert header_seconds(str(path)) == (2.0, "")
+    assert audio.header_seconds(str(path)) == (2.0, "")
     assert (read(path)[0].tolist(), read(path)[1]) == (whole, "")
     assert read(path, 1.5, 3.0)[0].tolist() == whole[24000:]
-    assert [*np.concatenate([*sound_pieces(path, 16000, pytest.fail)])] == whole
+    assert [*np.concatenate([*audio.sound_pieces(path, 16000, pytest.fail)])] == whole
     half = len(known) // 2
     lost = b"\xff" * 99 + known[half + 99 :]
     for damaged in (content[:half], content[:half] + lost, known[:half] + lost):
-        sound = read_sound(damaged, 16000)
-        assert sound.problem == TRUNCATED and 8000 < len(sound.samples) < 24000
+        sound = audio.read_sound(damaged, 16000)
+        assert sound.problem == audio.TRUNCATED and 8000 < len(sound.samples) < 24000
         assert sound.samples.tolist() == whole[: len(sound.samples)]
-    assert read_sound(content[:42], 16000).problem == NO_SAMPLES
+    assert audio.read_sound(content[:42], 16000).problem == audio.NO_SAMPLES
 
 
 def test_missing_samples_are_measured_in_seconds_of_the_file(
@@ -184,7 +177,7 @@ def test_missing_samples_are_measured_in_seconds_of_the_file(
 ) -> None:
     pytest.importorskip("soxr", reason="soxr is not installed")
     path = write(tmp_path / "a.flac", sample_rate=8000)
-    for missing, problem in ((1000, TRUNCATED), (700, "")):  # of 8000 samples
+    for missing, problem in ((1000, audio.TRUNCATED), (700, "")):  # of 8000 samples
         block = np.ones((8000 - missing, 1), np.float32)
         monkeypatch.setattr(audio, "read_blocks", lambda *given, block=block: iter([block]))
         samples, found = read(path)
@@ -208,47 +201,51 @@ class Fragile:
 
 def test_damage_is_told_after_the_last_block_that_can_be_read() -> None:
     found: list[int] = []
-    with pytest.raises(AudioError):
-        for block in read_blocks(Fragile(), 100, 50_000):
+    with pytest.raises(audio.AudioError):
+        for block in audio.read_blocks(Fragile(), 100, 50_000):
             found += block[:, 0].tolist()
     assert found == [*range(100, 10_000)]
-    assert [len(block) for block in read_blocks(Fragile(), 100, 64, 150)] == [64, 64, 22]
+    assert [len(block) for block in audio.read_blocks(Fragile(), 100, 64, 150)] == [64, 64, 22]
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     whole = write(path).read_bytes()
     flac = write(tmp_path / "a.flac").read_bytes()
-    wrong = {b"": NO_SAMPLES, bytes(range(256)) * 9: UNREADABLE, b"RIFF": UNREADABLE}
+    wrong = {
+        b"": audio.NO_SAMPLES,
+        bytes(range(256)) * 9: audio.UNREADABLE,
+        b"RIFF": audio.UNREADABLE,
+    }
     # Then a sample rate that would make days of a second.
-    wrong |= {whole[:44]: NO_SAMPLES, whole[:24] + b"\3\0\0\0" + whole[28:]: UNREADABLE}
+    wrong |= {whole[:44]: audio.NO_SAMPLES, whole[:24] + b"\3\0\0\0" + whole[28:]: audio.UNREADABLE}
     # And a number of samples that no file of this size can have.
-    wrong |= {flac[:22] + b"\xff" * 4 + flac[26:]: UNREADABLE}
+    wrong |= {flac[:22] + b"\xff" * 4 + flac[26:]: audio.UNREADABLE}
     for content, problem in wrong.items():
         path.write_bytes(content)
         problems: list[str] = []
-        assert not any(map(len, sound_pieces(path, 16000, problems.append))) and problems == [
+        assert not any(map(len, audio.sound_pieces(path, 16000, problems.append))) and problems == [
             problem
         ]
         assert read(path)[1] == problem and len(read(path)[0]) == 0
-        assert header_seconds(str(path)) == (0.0, problem)
-        assert read_sound(content, 16000).problem == problem
+        assert audio.header_seconds(str(path)) == (0.0, problem)
+        assert audio.read_sound(content, 16000).problem == problem
     none = tmp_path / "none.wav"
-    assert read(none)[1] == header_seconds(str(none))[1] == read(tmp_path)[1] == MISSING
+    assert read(none)[1] == audio.header_seconds(str(none))[1] == read(tmp_path)[1] == audio.MISSING
 
 
 def test_silence_and_non_finite_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     soundfile.write(path, 0 * TONE, 16000)
-    assert read(path)[1] == SILENCE
+    assert read(path)[1] == audio.SILENCE
     soundfile.write(path, -np.abs(TONE), 16000)
     assert read(path)[1] == ""
     broken = TONE.copy()
     broken[[5, 100]] = np.inf, np.nan
     soundfile.write(path, broken, 16000, subtype="FLOAT")
     samples, problem = read(path)
-    assert problem == NON_FINITE and len(samples) == 16000 and samples[5] == samples[100] == 0
-    assert read_sound(str(path), 8000).problem == NON_FINITE
+    assert problem == audio.NON_FINITE and len(samples) == 16000 and samples[5] == samples[100] == 0
+    assert audio.read_sound(str(path), 8000).problem == audio.NON_FINITE
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])
@@ -261,8 +258,8 @@ def test_no_damage_raises(tmp_path: Path, ending: str, capfd: pytest.CaptureFixt
         damaged = bytearray(content[: random.integers(1, len(content) + 1)])
         for place in random.integers(min(len(damaged), 200), size=random.integers(0, 6)):
             damaged[place] = random.integers(256)
-        sound = read_sound(bytes(damaged), 16000)
-        header_seconds(bytes(damaged))
+        sound = audio.read_sound(bytes(damaged), 16000)
+        audio.header_seconds(bytes(damaged))
         problems.add(sound.problem)
         assert np.isfinite(sound.samples).all()
     assert len(problems) > 1

@@ -104,11 +104,6 @@ def test_classes_are_named_by_a_file(tmp_path: Path) -> None:
     lines.write_text("a\nb\na\n")
     with pytest.raises(ValueError, match="has a class name twice"):
         task_of(folder, **given).prepare()
-    lines.write_bytes("café".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"wnids\.txt, line 1: not UTF-8"):
-        task_of(folder, **given).prepare()
-    with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
-        task_of(folder, class_names=str(tmp_path / "wnid.txt")).prepare()
 
 
 def test_the_objectives() -> None:
@@ -130,7 +125,7 @@ def test_the_objectives() -> None:
     assert (int(found.count), int(found.logs["broken"])) == (3, 2)
 
 
-def test_targets_are_smoothed_and_frequencies_answer() -> None:
+def test_targets_are_smoothed() -> None:
     pytest.importorskip("sklearn")
     changes = {"model__label_smoothing": 0.2, "data__mixup": 0.0, "data__cutmix": 0.0}
     task = small_task("image-classification", **changes)
@@ -138,16 +133,6 @@ def test_targets_are_smoothed_and_frequencies_answer() -> None:
     wanted = torch.full((4, 10), 0.02)
     wanted[torch.arange(4), batch["labels"]] = 0.82
     torch.testing.assert_close(batch["targets"], wanted)
-    train, held = (
-        part.labels_of().tolist() for part in (task.splits.train, task.splits.validation)
-    )
-    common = sorted(range(10), key=lambda label: -train.count(label))
-    found = task.baseline()
-    right = held.count(common[0]) / len(held)
-    assert found["accuracy"] == pytest.approx(right)
-    assert found["accuracy_top5"] == pytest.approx(sum(map(held.count, common[:5])) / len(held))
-    gap = abs(train.count(common[0]) / len(train) - right)
-    assert found["calibration_error"] == pytest.approx(gap)
 
 
 def test_figures_count_answers_and_show_the_surest_mistakes(

@@ -32,7 +32,6 @@ from magneto.vision.models import (
     ImageClassifier,
     PixelClassifier,
     SegmentationLogits,
-    classes_of,
     for_grid,
     pixel_logits,
     sliding_logits,
@@ -128,13 +127,6 @@ def test_one_window_and_a_whole_image_are_the_model_s_own_answer() -> None:
     expected = F.interpolate(answer, size=size, mode="bilinear", align_corners=False)[0]
     torch.testing.assert_close(next(iter(pixel_logits(model, [image]))), expected)
     torch.testing.assert_close(whole_logits(model, image), expected)
-
-
-def test_logits_are_resized_before_classes_are_chosen() -> None:
-    """Between class 0 and class 2 lies no class 1, as resized numbers of classes would say."""
-    logits = torch.tensor([[[5.0, -5.0]], [[0.0, 0.0]], [[-5.0, 5.0]]])
-    found = classes_of(logits, (1, 8))
-    assert found.tolist() == [[0, 0, 0, 0, 2, 2, 2, 2]]
 
 
 # Of the run to begin with: segmentation's encoder on another grid.

@@ -290,9 +290,9 @@ FORMAT = InputFormat(32)
 
 
 def pair(height: int = 60, width: int = 80) -> tuple[np.ndarray, np.ndarray]:
-    """A mask of blocks of 20 pixels, and an image that shows its numbers as brightness."""
-    mask = (np.arange(height)[:, None] // 20 * 4 + np.arange(width) // 20).astype(np.uint8)
-    return np.repeat((mask * 20)[..., None], 3, 2), mask
+    """A mask of blocks of 20 pixels, with numbers 20 apart, and an image as bright as these."""
+    mask = (np.arange(height)[:, None] // 20 * 4 + np.arange(width) // 20).astype(np.uint8) * 20
+    return np.repeat(mask[..., None], 3, 2), mask
 
 
 def test_an_image_and_its_mask_go_the_same_way() -> None:
@@ -302,8 +302,8 @@ def test_an_image_and_its_mask_go_the_same_way() -> None:
         image, part = change(pixels, mask, rng(number))
         assert image.shape == (3, 32, 32) and part.shape == (32, 32) and part.dtype == np.uint8
         seen = part != IGNORED
-        shown = (image[0] + 1) * 127.5 / 20
-        assert np.median(np.abs(shown[seen] - part[seen])) < 0.01
+        assert not (part[seen] % 20).any(), "a resized mask has no class between two others"
+        assert np.median(np.abs((image[0] + 1) * 127.5 - part)[seen]) < 0.2
         assert not image[:, ~seen].any()
     pixels, mask = pair(20, 20)
     config = PairedAugmentationConfig(resize=(1.0, 1.0))
@@ -311,14 +311,6 @@ def test_an_image_and_its_mask_go_the_same_way() -> None:
     assert (part != IGNORED).sum() == 400 and (part[20:] == IGNORED).all()
     _, part = PairedAugmentation(FORMAT, config, (16, 16))(pixels, mask, rng(1))
     assert (part != IGNORED).sum() == 256
-
-
-def test_a_resized_mask_has_no_class_between_two_others() -> None:
-    mask = np.random.default_rng(0).choice(np.array([0, 9], np.uint8), (50, 70))
-    change = PairedAugmentation(FORMAT, PairedAugmentationConfig())
-    for number in range(5):
-        _, part = change(np.zeros((50, 70, 3), np.uint8), mask, rng(number))
-        assert {*np.unique(part).tolist()} <= {0, 9, IGNORED}
 
 
 def test_no_class_has_nearly_all_of_a_crop() -> None:

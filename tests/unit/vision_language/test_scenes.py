@@ -9,15 +9,6 @@ import pytest
 
 from magneto.data.table import Table
 from magneto.vision_language import scenes
-from magneto.vision_language.scenes import (
-    CELL,
-    COLOURS,
-    GROUND,
-    MOST_OBJECTS,
-    PAINT,
-    PLACES,
-    SHAPES,
-)
 from tests.shrunken import draw_few
 
 
@@ -36,13 +27,13 @@ pairs = cache(scenes.scene_pairs)
 def seen(image: np.ndarray) -> dict[str, tuple[str, str]]:
     """Read an image without the code that drew it: place to colour and shape."""
     found = {}
-    for number, place in enumerate(PLACES):
-        top, left = CELL * (number // 3), CELL * (number % 3)
-        cell = image[top : top + CELL, left : left + CELL].astype(int)
-        ink = (cell != GROUND).any(-1)
+    for number, place in enumerate(scenes.PLACES):
+        top, left = scenes.CELL * (number // 3), scenes.CELL * (number % 3)
+        cell = image[top : top + scenes.CELL, left : left + scenes.CELL].astype(int)
+        ink = (cell != scenes.GROUND).any(-1)
         if not ink.any():
             continue
-        colour = COLOURS[PAINT.index(tuple(cell[ink][0]))]
+        colour = scenes.COLOURS[scenes.PAINT.index(tuple(cell[ink][0]))]
         rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
         box = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         # A square fills its box, a circle most of it, a cross a middle row and a middle column.
@@ -63,15 +54,15 @@ def answer(image: np.ndarray, question: str) -> str:
     if question.startswith("is there a"):
         return "yes" if (words[-2], words[-1]) in things else "no"
     if question.startswith("how many"):
-        plurals = {shape + ("es" if shape == "cross" else "s"): shape for shape in SHAPES}
+        plurals = {shape + ("es" if shape == "cross" else "s"): shape for shape in scenes.SHAPES}
         return str(sum(shape == plurals[words[2]] for _, shape in things))
     return objects[question.removeprefix("what colour is at the ")][0]
 
 
 def test_a_cross_has_four_thin_arms() -> None:
     cross = scenes.silhouettes()[2]
-    middle = CELL // 2
-    inside, arm, outside = (middle + round(CELL * part) for part in (0.15, 0.3, 0.45))
+    middle = scenes.CELL // 2
+    inside, arm, outside = (middle + round(scenes.CELL * part) for part in (0.15, 0.3, 0.45))
     assert cross[middle, arm] and cross[arm, middle]
     assert not cross[inside, inside] and not cross[middle, outside]
 
@@ -83,7 +74,7 @@ def test_captions_and_answers_are_right() -> None:
             objects = seen(found[number]["image"].pixels())
             described = {part.split(" at the ")[1]: tuple(part.split(" at the ")[0].split()[1:])
                     for part in found[number]["caption"].split(" and ")}  # fmt: skip
-            assert described == objects and 1 <= len(objects) <= MOST_OBJECTS
+            assert described == objects and 1 <= len(objects) <= scenes.MOST_OBJECTS
         for number in range(0, len(asked), 17):
             row = asked[number]
             assert answer(row["image"].pixels(), row["question"]) == row["answer"]
