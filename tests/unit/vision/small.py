@@ -122,8 +122,8 @@ COLOURS = {
     "n01000001": "red", "n01000002": "lime", "n01000003": "blue", "n01000004": "white",
     "n01000005": "black", "n01000006": "yellow",
 }  # fmt: skip
-COLOURED = """--model.classes 7 --model.channels 3 --training.batch_size 8 --training.steps 40
---training.warmup_steps 2 --training.learning_rate 1e-2 --training.evaluate_every 0
+COLOURED = """--model.classes 7 --model.channels 3 --training.batch_size 8 --training.steps 20
+--training.warmup_steps 2 --training.learning_rate 2e-2 --training.evaluate_every 0
 --training.save_every 0 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
 
 
