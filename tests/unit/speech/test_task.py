@@ -24,7 +24,7 @@ from magneto.speech.config import (
     SyntheticConfig,
     TransducerConfig,
 )
-from magneto.speech.decoding import Hypothesis
+from magneto.speech.decoding import GreedySearch, Hypothesis
 from magneto.speech.figures import draw_alignment, draw_errors, draw_spectrogram, recognised_words
 from magneto.speech.task import (
     LEFT_OUT,
@@ -80,7 +80,9 @@ DATA = replace(small.DATA, features=FilterBankConfig(mel_bins=8), synthetic=FEW)
 
 
 def made(**data: Any) -> SpeechRecognition:
-    return SpeechRecognition(MODEL, replace(DATA, **data), 1)
+    task = SpeechRecognition(MODEL, replace(DATA, **data), 1)
+    task.search = GreedySearch(1)  # an untrained model emits as many labels as it may
+    return task
 
 
 def test_padding_is_told_and_no_utterance_is_left_out_of_evaluation() -> None:
@@ -228,12 +230,12 @@ def test_the_baseline_is_the_commonest_word() -> None:
 
 
 # A step is an epoch.
-ONE_GROUP = replace(DATA, max_frames=10_000)
+ONE_GROUP = {"max_frames": 10_000}
 
 
 def broken(names: tuple[int, ...]) -> SpeechRecognition:
     """A task whose utterances of some numbers have no finite loss from the second step on."""
-    task = SpeechRecognition(MODEL, ONE_GROUP, 1)
+    task = made(**ONE_GROUP)
     stream = task.train_stream(1, 1)
 
     class Spoilt(BatchStream):
@@ -278,12 +280,11 @@ def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path
     with (folder / "train.jsonl").open("a") as file:
         file.write('\n{"id": "none", "audio": "none.wav", "text": "Number"}')
     write_table(folder, "dev", 1, sample_rate=8000)
-    data = replace(ONE_GROUP, source=str(folder))
     kept = [[LEFT_OUT, "none", "missing recordings"],
             [LEFT_OUT, "train-2", "recordings of silence"]]  # fmt: skip
     for steps in (1, 2):
         training = replace(TRAINING, steps=steps, save_every=1)
-        task = SpeechRecognition(MODEL, data, 1)
+        task = made(**ONE_GROUP, source=str(folder))
         train(task, training, tmp_path / "run", seed=1, resume=steps > 1)
         output = capsys.readouterr().err
         assert (f"{LEFT_OUT}: train-2 (recordings of silence)" in output) == (steps == 1)

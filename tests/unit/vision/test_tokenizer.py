@@ -197,9 +197,10 @@ def test_the_baseline_is_the_mean_direction() -> None:
     held = torch.cat([b["images"] for b in task.validation_batches()])
     mean = F.normalize(task.teacher(train), dim=-1).flatten(0, 1).mean(0)
     cosine = F.cosine_similarity(task.teacher(held), mean.expand(1, 1, -1), dim=-1).mean()
-    assert task.baseline()["cosine"] == pytest.approx(cosine.item(), abs=1e-5)
-    assert task.baseline()["loss"] == pytest.approx(1 - cosine.item(), abs=1e-5)
-    assert task.baseline(limit=1) != task.baseline()
+    found = task.baseline()
+    assert found["cosine"] == pytest.approx(cosine.item(), abs=1e-5)
+    assert found["loss"] == pytest.approx(1 - cosine.item(), abs=1e-5)
+    assert task.baseline(limit=1) != found
 
 
 CODES, WIDTH = 8, 4
@@ -306,6 +307,6 @@ def test_clusters_far_apart_are_found(monkeypatch) -> None:
 def test_a_code_with_one_feature_gives_none() -> None:
     """Its smaller half is empty."""
     book = lopsided()
-    for _ in range(200):
+    for _ in range(100):
         use(book, two_clusters()[:1])
     assert book.revived == 0
