@@ -1,8 +1,6 @@
 """Trainer's loss of a step against plain torch, for every kind of model; two are trained by it.
 
-Our schedules are those of its optimizers.
-
-The losses are those of magneto.hf.wrapper.
+The losses are those of magneto.hf.wrapper. Magneto's learning rates are those of transformers.
 """
 
 from collections.abc import Callable, Iterator
