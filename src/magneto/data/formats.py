@@ -473,7 +473,7 @@ def _hub_table(dataset: HubDataset, loaded: Any, where: str) -> Table:
         if kind in ("Image", "Audio"):
             undecoded = getattr(dataset.library, kind)(decode=False)
             alone = loaded.select_columns([name]).cast_column(name, undecoded)
-            columns[name] = HubMedia(alone, name, where)
+            columns[name] = HubMedia(alone, name, where, kind.lower())
         elif kind == "ClassLabel":
             known = (NO_CLASS if n is None or n < 0 else n for n in HubValues(loaded, name))
             columns[name] = Classes(np.array([*known], np.int64), feature.names)

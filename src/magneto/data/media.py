@@ -33,7 +33,12 @@ ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
 
 
 class MediaColumn(ABC):
-    """Base class of table columns that contain media, such as images."""
+    """Base class of table columns that contain media, such as images.
+
+    `kind` is "image" or "audio" if the source tells the kind of media, or else "".
+    """
+
+    kind: str = ""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -202,8 +207,8 @@ class HubMedia(MediaColumn):
     source in messages.
     """
 
-    def __init__(self, dataset: Any, column: str, where: str) -> None:
-        self.dataset, self.column, self.where = dataset, column, where
+    def __init__(self, dataset: Any, column: str, where: str, kind: str) -> None:
+        self.dataset, self.column, self.where, self.kind = dataset, column, where, kind
 
     def __len__(self) -> int:
         return len(self.dataset)

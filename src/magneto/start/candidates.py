@@ -392,7 +392,7 @@ def column_kind(table: Table, name: str) -> str:
     if isinstance(column, Classes):
         return "class"
     if isinstance(column, MediaColumn):
-        kind = "audio" if name in COLUMN_ALIASES["audio"][:1] else "image"
+        kind = column.kind or ("audio" if name in COLUMN_ALIASES["audio"][:1] else "image")
         keys = [column.key(int(row)).lower() for row in table.rows[:SAMPLED_VALUES]]
         return "audio" if any(key.endswith(AUDIO_ENDINGS) for key in keys) else kind
     values = [v for v in islice((column[int(row)] for row in table.rows), SAMPLED_VALUES * 10)

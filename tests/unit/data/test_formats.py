@@ -205,6 +205,7 @@ def test_columns_of_a_hub_data_set(tmp_path: Path) -> None:
     assert (one.read(1), two.read(1), one.file(1), sound.read(1)) == (
         b"file", b"more", str(path), b"fLaC"
     )  # fmt: skip
+    assert (one.kind, sound.kind) == ("image", "audio")
 
 
 def test_members_that_say_nothing_are_counted(tmp_path: Path) -> None:

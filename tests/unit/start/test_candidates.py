@@ -184,6 +184,13 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     assert found.reason == "12 images without labels (index.csv has no column of image files)"
 
 
+def test_recordings_as_bytes_in_a_column_of_any_name(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"speech": [b"RIFF....WAVE"] * 9, "text": [f"a {n}" for n in range(9)]}
+    datasets.Dataset.from_dict(rows).to_parquet(str(tmp_path / "a.parquet"))
+    assert tasks(tmp_path / "a.parquet") == ["transducer"]
+
+
 def test_lines_without_a_blank_one_are_documents(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     for text, expected in (("one\ntwo\n", {"data.document": "line"}), ("one\n\ntwo\n", {})):
