@@ -317,7 +317,7 @@ def check_header(table: Table, kinds: Mapping[str, str]) -> None:
         raise ValueError(f"{table.where} has one record, and lists in {abbreviate(lists[0])}. "
                          "Write a list of records, or one record per line.")  # fmt: skip
     names = [name.strip() for name in kinds]
-    if not table.separator or not any(is_number(n) or len(n) > MAX_NAME_LENGTH for n in names):
+    if not table.separator or not any(map(is_value, names)):
         return
     usual = {"text": ("text", "text2"), "class": ("label",), "number": ("label",),
              "image": ("image",), "audio": ("audio",)}  # fmt: skip
@@ -424,6 +424,11 @@ def column_kind(table: Table, name: str) -> str:
 
 def first_values(table: Table, name: str) -> list[Any]:
     return [table.columns[name][int(row)] for row in table.rows[:SAMPLED_VALUES]]
+
+
+def is_value(name: str) -> bool:
+    sentence = " " in name and name.endswith((".", "!"))
+    return is_number(name) or len(name) > MAX_NAME_LENGTH or sentence
 
 
 def is_number(word: str) -> bool:

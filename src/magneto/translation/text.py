@@ -63,10 +63,10 @@ from magneto.translation.phrases import PHRASES, import_babel, phrase_languages,
 LanguagePair = tuple[str, str]
 """Two language codes, such as ("de", "en")."""
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-# File endings of two or three letters that are not languages.
+# File endings of two or three letters that are not languages (OPUS has a.de, a.en and a.ids).
 NO_LANGUAGES = (
-    "csv", "htm", "ini", "js", "log", "md", "out", "pdf", "png", "py", "rst", "sgm", "tgz", "tmp",
-    "tmx", "tsv", "xml", "xz", "yml", "zip",
+    "csv", "htm", "ids", "ini", "js", "log", "md", "out", "pdf", "png", "py", "rst", "sgm", "tgz",
+    "tmp", "tmx", "tsv", "xml", "xz", "yml", "zip",
 )  # fmt: skip
 MISSING_LANGUAGE = "records without both languages"
 # Lengths that differ by this many characters or bytes always match.

@@ -212,6 +212,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "sounds" / "1.wav").write_bytes(b"RIFF")
     (tmp_path / "wrapped.json").write_text('{"data": [{"text": "one"}]}')
     (tmp_path / "header.csv").write_text("text,label\n")
+    (tmp_path / "pairs.tsv").write_text("".join(f"Go {n}.\tGeh {n}.\n" for n in range(20)))
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "a.zip").write_bytes(b"")
     for source, message in (
@@ -222,6 +223,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
         (tmp_path / "number.csv", "numbers"),
         (tmp_path / "wrapped.json", "one record, and lists in 'data'. Write a list of records"),
         (tmp_path / "header.csv", "header.csv has no rows"),
+        (tmp_path / "pairs.tsv", "first line is not a header .*: text<TAB>text2"),
         (tmp_path / "packed", "no images, tables or texts .* files that end in .zip"),
         (several, r"'labels' has lists of classes, such as \['a', 'b'\].*one class in each row"),
     ):  # fmt: skip
