@@ -7,16 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.commands.probe import (
-    bound_line,
-    brief,
-    coordinate_lines,
-    growth_lines,
-    growth_tables,
-    layer_table,
-    load_each,
-    thin,
-)
+from magneto.commands import probe
 from magneto.lab.coordinates import Coordinate
 from magneto.lab.probe import LayerReading
 from magneto.lab.update import Bound, Growth, Update
@@ -94,7 +85,7 @@ def test_train_writes_what_layers_do(
 
 
 def test_a_placement_is_probed_once() -> None:
-    recipes = load_each("causal-lm/tiny", {}, ["pre", "pre", "sub"])
+    recipes = probe.load_each("causal-lm/tiny", {}, ["pre", "pre", "sub"])
     assert [recipe.model.placement for recipe in recipes] == ["pre", "sub"]
 
 
@@ -102,23 +93,23 @@ def test_numbers_of_a_probe_are_in_their_columns() -> None:
     first = [LayerReading(f"model.{stack}.layers.{n}", n + 2.0, 9, 0.5, None, 3.0, 1.5, 1, 1.0)
              for stack in ("encoder", "decoder") for n in (0, 1)]  # fmt: skip
     last = [LayerReading(each.name, 4.0, 9, 0.25, 0.125, 7.0, None, 1, 2.0) for each in first]
-    rows = [line.split() for line in layer_table(first, last, 5).splitlines()]
+    rows = [line.split() for line in probe.layer_table(first, last, 5).splitlines()]
     assert rows[1] == ["layer", "1→5", "similarity", "1→5", "weight", "logit", "(nats)"]
     assert rows[3] == ["encoder", "1", "3→4", "0.889→0.75", "0.5→0.25", "0.12", "3→7", "1.5→-"]
     assert [row[0] for row in rows[2:]] == ["encoder"] * 2 + ["decoder"] * 2
-    assert layer_table(first[2:], last[2:], 5).splitlines()[3].split()[0] == "1"
-    assert thin(9, 9) == [*range(9)] and thin(13, 5) == [0, 3, 6, 9, 12]
-    assert list(map(brief, (99.96, 100.4, 1e6, 0.1234, 0.01234))) == [
+    assert probe.layer_table(first[2:], last[2:], 5).splitlines()[3].split()[0] == "1"
+    assert probe.thin(9, 9) == [*range(9)] and probe.thin(13, 5) == [0, 3, 6, 9, 12]
+    assert list(map(probe.brief, (99.96, 100.4, 1e6, 0.1234, 0.01234))) == [
         "100", "100", "1e+06", "0.123", "0.012"]  # fmt: skip
-    theory = bound_line(Bound({"paper": 48.0, "other": 2.5}, {"paper": 51.25, "other": 9.0}))
+    theory = probe.bound_line(Bound({"paper": 48.0, "other": 2.5}, {"paper": 51.25, "other": 9.0}))
     assert "about 48 (paper), 2.5 (other) x" in theory and theory.endswith(" 51.2")
-    assert bound_line(Bound({}, {}, "no bound")) == "theory: no bound"
+    assert probe.bound_line(Bound({}, {}, "no bound")) == "theory: no bound"
 
 
 def test_widths_and_depths_are_in_their_columns() -> None:
     changes = {"flat": (3.0, 3.0), "wide": (1.0, 2.0), "top": (1.0, 4.0), "zero": (0.0, 1.0)}
     found = [Coordinate(name, {}, {16: a, 64: b}) for name, (a, b) in changes.items()]
-    table, _, *lines = coordinate_lines(found, [16, 64], 3)
+    table, _, *lines = probe.coordinate_lines(found, [16, 64], 3)
     assert table.splitlines()[2].split() == ["wide", "1", "2", "width^0.50"]
     assert lines[0].startswith("No exponent for zero: ")
     assert (
@@ -126,12 +117,12 @@ def test_widths_and_depths_are_in_their_columns() -> None:
         and "fastest in top, as width^1.00." in lines[1]
     )
     assert len(lines) == 2 and "suits width 16 is too large at width 64" in lines[1]
-    assert "grows faster than width^0.2." in [*coordinate_lines(found[:1], [16, 64], 3)][-1]
+    assert "grows faster than width^0.2." in [*probe.coordinate_lines(found[:1], [16, 64], 3)][-1]
     grown = [
         Growth("sub", "label", "sgd", 1.5, 0.25, 8.0, (2.0, 32.0), (2, 8)),
         Growth("sub", "label", "adam", 0.5, math.nan, 2.0, (math.nan, math.nan), (2, 8)),
     ]
-    assert list(growth_lines(grown)) == [
+    assert list(probe.growth_lines(grown)) == [
         "measured: change of a label's logit in one step, with 8 layers relative to 2: "
         "x8 [2, 32] under SGD, x2 under Adam"
     ]
@@ -139,7 +130,7 @@ def test_widths_and_depths_are_in_their_columns() -> None:
                for layers, value in ((2, 1.0), (8, 8.0)) for seed in (0, 1)
                for optimizer in ("sgd", "adam")]  # fmt: skip
     bounds = {"sub": {"paper": [3.0, 12.0]}, "peri": {}}
-    words = [line.split() for text in growth_tables(grown, updates, bounds, [2, 8])
+    words = [line.split() for text in probe.growth_tables(grown, updates, bounds, [2, 8])
              for line in text.splitlines()]  # fmt: skip
     assert " ".join(words[1]).startswith("Change of a label's logit in one step of SGD, divided")
     assert words[2] == ["layers", "2", "8", "growth", "exponent"]

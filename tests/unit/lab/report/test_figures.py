@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from magneto.lab.outcome import Group, Judge, group_cells
-from magneto.lab.report.figures import (
-    draw_activations,
-    draw_curves,
-    draw_scores,
-    draw_updates,
-    failure_marks,
-    thinned,
-)
+from magneto.lab.report import figures
 from magneto.lab.report.plot import Plot, series_of
 from tests.unit.lab.invented import assemble, cell, cells
 from tests.unit.lab.report.test_report import comparison
@@ -25,11 +18,11 @@ LOST, SAT = Group((), 0, 2, 0), Group((), 2, 0, 0)
 
 def scores_of(comparison: dict[str, Any]) -> str:
     series = series_of(comparison["placements"], {"sub": "Sub-LN"})
-    return draw_scores(comparison, group_cells(comparison), series).svg
+    return figures.draw_scores(comparison, group_cells(comparison), series).svg
 
 
 def curves_of(comparison: dict[str, Any]) -> list:
-    return draw_curves(comparison, series_of(comparison["placements"], {"sub": "Sub-LN"}))
+    return figures.draw_curves(comparison, series_of(comparison["placements"], {"sub": "Sub-LN"}))
 
 
 def test_a_failed_rate_is_not_bridged_in_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +30,7 @@ def test_a_failed_rate_is_not_bridged_in_the_drawing(monkeypatch: pytest.MonkeyP
     table = {1.0: [4.0, 4.0], 10.0: [None, 4.5], 100.0: [5.0, 5.0]}
     comparison = assemble(cells("sub", table), Judge("loss", False))
     series = series_of(["sub"], {})
-    plot: Any = draw_scores(comparison, group_cells(comparison), series)
+    plot: Any = figures.draw_scores(comparison, group_cells(comparison), series)
     lines = plot.axes[-1].lines
     heights = [list(line.get_ydata()) for line in lines if line.get_linestyle() == "-"]
     assert len(heights) == 1 and heights[0][::2] == [4.0, 5.0] and math.isnan(heights[0][1])
@@ -54,7 +47,7 @@ def test_updates_are_relative_to_the_smallest_depth() -> None:
         for layers, value in ((6, 2.0), (24, last)) for seed in (0, 1)
     ]  # fmt: skip
     measured = {"depths": [6, 24], "updates": updates, "bounds": {}}
-    (hits,) = draw_updates(measured, series_of(["sub"], {}), "label").hits
+    (hits,) = figures.draw_updates(measured, series_of(["sub"], {}), "label").hits
     # Ratios of 4 and 4.04: exp(mean of logs -+ 12.706 x log(1.01) / 2).
     assert "'6 layers: x 1.00" in str(hits)
     assert "'24 layers: x 4.02 (95 %: 3.77 to 4.28)" in str(hits)
@@ -64,7 +57,7 @@ def test_numbers_are_drawn_in_their_places(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Plot, "finish", lambda plot: plot)
     known = comparison()
     series = series_of(known["placements"], {})
-    plot: Any = draw_scores(known, group_cells(known), series)
+    plot: Any = figures.draw_scores(known, group_cells(known), series)
     strip, main = plot.axes
     assert main.get_xlim() == pytest.approx((1e-3 / 1.6, 1.6)) and main.get_xscale() == "log"
     # From 5.02 to the baseline, 7.8, and a margin of 7 %.
@@ -77,7 +70,7 @@ def test_numbers_are_drawn_in_their_places(monkeypatch: pytest.MonkeyPatch) -> N
     assert marks == [(-0.03, 0, "v"), (1e-2, 0, "+"), (1.0, 0, "x"),
                      (-0.03, 1, "<"), (1e-3, 1, "_"), (1.0, 1, "x")]  # fmt: skip
     assert strip.get_ylim() == (1.6, -0.6), "the first row is on top"
-    panels: list[Any] = draw_curves(known, series)
+    panels: list[Any] = figures.draw_curves(known, series)
     # The lowest loss is 5.01, and the median of the first losses 7.896.
     top = 7.896 + 0.35 * (7.896 - 5.01)
     for panel in panels:
@@ -85,16 +78,16 @@ def test_numbers_are_drawn_in_their_places(monkeypatch: pytest.MonkeyPatch) -> N
         assert panel.main.get_xlim() == pytest.approx((0, 210 * 1.02))
     assert [len(panel.main.lines) for panel in panels] == [8, 8, 6]
     assert panels[0]._hover[0][2][0] == (10.0, pytest.approx(7.921), "step 10: loss 7.921")
-    layers: Any = draw_activations(known["measured"], series)
+    layers: Any = figures.draw_activations(known["measured"], series)
     assert layers._hover[1][2][2] == (3.0, 3.0, "layer 3: RMS 3")
     assert list(layers.main.lines[1].get_xdata()[:3]) == [1, 2, 3]
-    updates: Any = draw_updates(known["measured"], series, "label")
+    updates: Any = figures.draw_updates(known["measured"], series, "label")
     bounds = [line.get_ydata() for line in updates.main.lines if line.get_linestyle() == "--"]
     assert [*bounds[0], *bounds[1]] == pytest.approx([1, 2, 4, 1, 0.9375, 0.875])
 
 
 def test_marks_say_how_a_rate_failed() -> None:
-    marks = failure_marks([1e-3, 1e-2, 1e-1, 1.0], [LEARNED, SPLIT, LOST, SAT])
+    marks = figures.failure_marks([1e-3, 1e-2, 1e-1, 1.0], [LEARNED, SPLIT, LOST, SAT])
     assert [(mark.x, mark.symbol) for mark in marks] == [(1e-2, "+"), (1e-1, "x"), (1, "_")]
     assert [mark.text for mark in marks] == [
         "rate 0.01: 1 of 2 diverged", "rate 0.1: diverged", "rate 1: did not learn",
@@ -129,6 +122,6 @@ def test_what_diverged_stands_above_the_curves() -> None:
 
 def test_a_loss_that_is_not_finite_breaks_the_line() -> None:
     curve = [[i, math.nan if i == 333 else 4.0] for i in range(1000)]
-    steps, losses = thinned(curve)
+    steps, losses = figures.thinned(curve)
     assert len(steps) < 300 and steps[-1] == 999
     assert [step for step, loss in zip(steps, losses, strict=True) if math.isnan(loss)] == [333]
