@@ -53,7 +53,8 @@ def parser() -> Parser:
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
     what = "number of parallel runs (default: one per GPU, or one per core without GPUs)"
     add("--jobs", type=at_least_one, help=what)
-    add("--cluster", choices=("slurm", "local"), help="run the jobs with submitit")
+    what = "submit the runs as jobs, to SLURM or to this machine (needs submitit)"
+    add("--cluster", choices=("slurm", "local"), help=what)
     what = "option of submitit; may be repeated"
     add("--cluster-option", type=pair, action="append", default=[], metavar="KEY=VALUE", help=what)
     add("--no-measurements", action="store_true", help="do not measure updates and activations")
