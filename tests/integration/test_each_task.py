@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,13 @@ class Prepared:
     Attributes:
         recipe: The recipe.
         task: Its task, whose data is read.
-        whole: A run of all its steps.
+        drawn: The initial model, which nobody changes.
+    whole: A run of all its steps.
     """
 
     recipe: Recipe
     task: Task
+    drawn: torch.nn.Module
     whole: Path
 
 
@@ -100,7 +103,8 @@ def prepared(
         recipe = load_recipe(f"{name}/tiny", changes)
         task = recipe.build_task()
         trained(task, recipe, place / "whole")
-        yield Prepared(recipe, task, place / "whole")
+        drawn = initial_model(task, recipe.training, 3)
+        yield Prepared(recipe, task, drawn, place / "whole")
 
 
 def test_micro_batches_and_resuming_change_nothing(prepared: Prepared, tmp_path: Path) -> None:
@@ -131,8 +135,7 @@ def test_micro_batches_and_resuming_change_nothing(prepared: Prepared, tmp_path:
 def test_every_model_is_drawn_module_by_module_as_it_draws_itself(prepared: Prepared) -> None:
     task = prepared.task
     assert build_on_meta(task.build_model)[1] == ""
-    made = initial_model(task, prepared.recipe.training, 3)
-    usual = task.build_model()
+    made, usual = prepared.drawn, task.build_model()
     for (name, tensor), (_, other) in zip(
         made.named_parameters(), usual.named_parameters(), strict=True
     ):
@@ -158,8 +161,7 @@ def test_weights_have_gradients_layers_are_probed_scores_wait_and_figures_are_dr
     assert not [name for name, weight in learnt if weight.grad is None]
     if recipe.task != "transducer":  # which decodes transcripts for a score
         assert reads_while_scoring(task, model.eval()) == []
-    drawn = initial_model(task, recipe.training, 1)
-    run = short_run(task, drawn, recipe.training, seed=1, steps=1, rates=(1e-3,))
+    run = short_run(task, deepcopy(prepared.drawn), recipe.training, seed=1, steps=1, rates=(1e-3,))
     assert all(tried.moved > 0 for tried in run.first_steps[1:])
     values = [value for layer in run.steps[0].layers for value in asdict(layer).values()]
     assert values and None not in values, "every layer can be probed"
