@@ -14,7 +14,7 @@ from magneto.training.optimizer import build_optimizer
 from tests.unit.training.toy import config as training_config
 
 mup = pytest.importorskip("mup")
-BASE, WIDTH, RATE, DECAY = 32, 256, 0.01, 0.1
+BASE, WIDTH, RATE, DECAY = 32, 128, 0.01, 0.1
 
 
 def shape(width: int, placement: str) -> LanguageModelConfig:

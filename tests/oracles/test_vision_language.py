@@ -8,6 +8,7 @@ values are those of pycocoevalcap 1.2, whose CIDEr needs no Java.
 import itertools
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -79,6 +80,7 @@ def small_words(text: str) -> str:
     return " ".join(kept)
 
 
+@cache
 def normalised(text: str) -> str:
     return small_words(without_punctuation(text))
 
