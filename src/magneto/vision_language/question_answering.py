@@ -15,7 +15,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -55,6 +55,7 @@ from magneto.vision_language.tables import (
     EVALUATION_BATCH,
     find_columns,
     load_rows,
+    read_each_split,
     read_records,
     read_tables,
     with_words,
@@ -290,8 +291,8 @@ def load_questions(
             tables[source] = vqa_tables(folder, config, counts)
         else:
             splits = read_tables(source, scene_questions, counts, progress)
-            tables[source] = {name: question_table(table, config, counts)
-                              for name, table in splits.items()}  # fmt: skip
+            own = partial(question_table, config=config, counts=counts)
+            tables[source] = read_each_split(splits, own, config, counts)
         return tables[source]
 
     found = load_rows(config, read, problems, counts, key="image_id")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from magneto.vision_language.tables import (
     find_columns,
     image_files,
     load_rows,
+    read_each_split,
     read_records,
     read_tables,
     with_words,
@@ -156,7 +157,8 @@ def load_statements(
             root = place if place.is_dir() else place.parent
             known = image_files(root, counts)
             found |= {split: nlvr2_table(found[split], root, known) for split in named}
-        return {split: statement_table(table, config, counts) for split, table in found.items()}
+        own = partial(statement_table, config=config, counts=counts)
+        return read_each_split(found, own, config, counts, wanted)
 
     wanted = {"dev": "validation"}.get(config.validation_split, config.validation_split)
     return load_rows(config, tables, problems, counts, wanted, SIDES, key="group")

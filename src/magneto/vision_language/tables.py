@@ -11,7 +11,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +33,7 @@ from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows left out because of a missing image"
 LOST = "validation rows with a missing image, which count as wrong"
+LEFT_OUT = "unusable splits left out"
 TWICE = "duplicate pairs left out"
 SEVERAL = "images left out because an image in an earlier folder has the same name"
 # Splits of files in Karpathy's layout; "restval" is the part of COCO's validation images that is
@@ -122,6 +123,29 @@ def load_rows(
     counts[MISSING] += int(lacking.sum())
     counts[LOST] += int(missing_images(held).any(1).sum())
     return ImageSplits(train.take(~lacking), held, counts=counts)
+
+
+def read_each_split(
+    splits: Mapping[str, Table],
+    read: Callable[[Table], Table],
+    config: ImageTextDataConfig,
+    counts: Counts,
+    wanted: str = "validation",
+) -> dict[str, Table]:
+    """Return `read(table)` of each split.
+
+    A test split without answers is left out and counted, unless its rows are used for validation.
+    """
+    found = dict[str, Table]()
+    used = {wanted, "train"} if config.validation_source is None else {*splits}
+    for split, table in splits.items():
+        try:
+            found[split] = read(table)
+        except ValueError as error:
+            if split in used or "train" not in splits:
+                raise
+            counts.record(LEFT_OUT, split, str(error))
+    return found
 
 
 def missing_images(rows: ImageSplit) -> np.ndarray:
@@ -244,7 +268,8 @@ def load_captions(
             splits = coco_tables(files, existing_path(config.image_folder or source), counts)
         else:
             splits = read_tables(source, scene_pairs, counts, progress)
-        return {split: caption_table(table, config, counts) for split, table in splits.items()}
+        return read_each_split(splits, partial(caption_table, config=config, counts=counts),
+                               config, counts, wanted)  # fmt: skip
 
     wanted = {"val": "validation", "test": "test"}[config.validation_split]
     return load_rows(config, tables, problems, counts, wanted)

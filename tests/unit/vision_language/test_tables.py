@@ -88,6 +88,19 @@ def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
     assert captions(load(tmp_path / "val.jsonl", **other).validation) == captions(found.train)
 
 
+def test_a_test_split_without_captions_is_needed_only_to_validate_on(tmp_path: Path) -> None:
+    paths = write_photos(tmp_path, 6)
+    lines = [{"image": path, "caption": f"it is {path}"} for path in paths]
+    write_lines(tmp_path / "train.jsonl", lines[:4])
+    write_lines(tmp_path / "test.jsonl", [{"image": path} for path in paths[4:]])
+    found = load(tmp_path, validation_fraction=0.5)
+    assert len(found.train) + len(found.validation) == 4
+    assert "1 unusable split left out [test: " in found.counts.describe()
+    for changes in ({"validation_split": "test"}, {"validation_source": str(tmp_path)}):
+        with pytest.raises(ValueError, match="no column 'text'"):
+            load(tmp_path, **changes)
+
+
 def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "d.csv", b"image,text\nbad.png, \n")
     with pytest.raises(ValueError, match=r"no column 'pictures' \(data.image_column\)"):
