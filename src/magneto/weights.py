@@ -129,8 +129,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
 
     Args:
         run: Directory of the run.
-        which: "best", "final", "averaged", "last" for the latest checkpoint, or a checkpoint's
-            step. "auto" is the first that exists of "best", "final" and "last".
+        which: Name of the weights: "best", "final", "averaged", "last" (the latest checkpoint) or
+            the step of a checkpoint. "auto" takes the first existing of "best", "final" and "last".
 
     Raises:
         FileNotFoundError: If the weights don't exist. The message lists existing weights.

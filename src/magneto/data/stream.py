@@ -147,7 +147,7 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     The plan returns an array with a row (draw, number) for each example. A global batch has
     `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). Only the copies of
     its first and of its last example may be in two batches. An epoch has `count` rows, copies
-    included. With two copies, an epoch therefore has only half of the examples. In an epoch, copy
+    included. With two copies, an epoch therefore reads only half of the data set. In an epoch, copy
     number i of an example has the draw epoch * repeats + i.
     """
 
@@ -292,7 +292,7 @@ def group_stream(
 ) -> BatchStream:
     """Return a stream of batches. A batch is a list of groups, and a group is an array of examples.
 
-    `block` maps a block's number to the groups of this block. `make` makes the tensors of one
+    `block` returns the groups of the block with a given number. `make` makes the tensors of one
     group. `batch_size` counts groups.
     """
 

@@ -270,7 +270,7 @@ def share(batch: Any) -> SharedBatch:
 
 
 class SharedTensors:
-    """Shared file that returns memory for one tensor after another."""
+    """Shared file with the tensors of a batch, one after another."""
 
     def __init__(self, file: int) -> None:
         self.bytes = torch.frombuffer(mmap.mmap(file, 0), dtype=torch.uint8)

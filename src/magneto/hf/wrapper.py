@@ -1,4 +1,4 @@
-"""Configurations and base class of Magneto's models for transformers.
+"""Configurations and base class of models in the interface of Hugging Face's transformers.
 
 An exported directory can also be loaded without `register()`, by `from_pretrained(DIR,
 trust_remote_code=True)`. With `trust_remote_code=True`, transformers runs a short module in the

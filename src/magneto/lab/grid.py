@@ -202,7 +202,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a sweep, unless it equals the folder's sweep or only adds values to its grid."""
+    """Refuse a sweep that differs from the folder's sweep by more than added values of the grid."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]

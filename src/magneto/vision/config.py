@@ -433,9 +433,9 @@ class SegmenterConfig(FineTunedImageConfig):
     Null takes the size from the pre-trained run. Without a run, the size is the median of the
     images' shorter sides, but at most 64."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. Null counts the class names of the data. If the data have no class names,
-    null takes the largest class number in the masks, plus 1. To find the number, Magneto reads at
-    most 2,000 masks of each split."""
+    """Number of classes. Null takes the number of class names in the data. If the data have no
+    class names, null takes the largest class number in the masks, plus 1. To find the number,
+    Magneto reads at most 2,000 masks of each split."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read. The last of the four layers must
     be the top layer of the encoder. With 12 layers, BEiT uses 3, 5, 7 and 11. With 24 layers, BEiT
