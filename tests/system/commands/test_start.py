@@ -31,24 +31,15 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "run"
-    found = answer(capsys, "start", digits, "--out", out, *SMALL)
+    found = answer(capsys, "start", digits, "--out", out, *SMALL, "--model.patch_size", "8")
     assert found["task"] == "image-classification" and found["steps"] == 2
     assert found["options"]["model.image_size"] == 16 and found["options"]["model.channels"] == 1
+    assert found["options"]["model.max_length"] == 4, "the patches of the given size"
     assert found["facts"]["classes"].startswith("3: ")
     assert found["simple"]["logistic regression on pixels"]["accuracy"] > 0.8
     assert found["simple"]["the most frequent answer"]["accuracy"] < 0.5
     assert main(shlex.split(found["command"])[1:]) == 0
     assert (out / "final").exists()
-
-
-def test_what_is_given_is_fitted_to(digits: Path, capsys: pytest.CaptureFixture) -> None:
-    for given, size, patch, places in (
-        (["--model.patch_size", "8"], 16, 8, 4),
-        (["--model.image_size", "64"], 64, 8, 64),
-    ):
-        options = answer(capsys, "start", digits, *SMALL, *given)["options"]
-        found = [int(options[f"model.{name}"]) for name in ("image_size", "patch_size")]
-        assert [*found, options["model.max_length"]] == [size, patch, places]
 
 
 def test_a_run_is_called_by_its_data(tmp_path: Path, monkeypatch) -> None:

@@ -196,12 +196,19 @@ def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:
     assert [found.options[f"model.{name}"] for name in ("max_length", "channels")] == [32, 3]
 
 
-@pytest.mark.parametrize(("side", "expected"), [(8, (8, 2, 16)), (28, (28, 4, 49)), (1, (1, 1, 1))])
-def test_small_images_are_read_as_they_are(
-    tmp_path: Path, side: int, expected: tuple[int, int, int]
+@pytest.mark.parametrize(
+    ("side", "given", "expected"),
+    [
+        (8, {}, (8, 2, 16)), (28, {}, (28, 4, 49)), (1, {}, (1, 1, 1)),
+        (16, {"model.patch_size": "8"}, (16, 8, 4)),
+        (16, {"model.image_size": "64"}, (64, 8, 64)),
+    ],
+)  # fmt: skip
+def test_small_images_are_read_as_they_are_or_as_is_given(
+    tmp_path: Path, side: int, given: dict[str, str], expected: tuple[int, int, int]
 ) -> None:
     task = images_of(tmp_path, side)
-    options = image_input(task.splits.train, {}).options
+    options = image_input(task.splits.train, given).options
     assert tuple(options.values())[:3] == expected
 
 
