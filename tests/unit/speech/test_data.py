@@ -9,24 +9,9 @@ import pytest
 from magneto.data.problems import EMPTY, MALFORMED, Counts
 from magneto.data.table import Table
 from magneto.progress import SILENT
+from magneto.speech import data
 from magneto.speech.audio import MISSING, NO_FRAMES, NO_SAMPLES, UNREADABLE, Segment, Waveform
 from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data import (
-    ALSO_VALIDATED,
-    BEYOND_LIMIT,
-    COMMANDS,
-    KEPT,
-    NO_RECORDING,
-    NO_TEXT,
-    READ,
-    TOO_LONG,
-    TOO_MUCH_TEXT,
-    add_headers,
-    load_speech,
-    open_source,
-    read_utterances,
-    splits_of_kind,
-)
 from magneto.speech.features import Features, FilterBank
 from tests.recorded_progress import RecordedProgress
 from tests.shards import write_lines, write_shard
@@ -38,14 +23,16 @@ pytest.importorskip("soundfile", reason="soundfile is not installed")
 def read(source: Path | str, *splits: str, **options: Any) -> tuple[Table, Counts]:
     """Return the utterances of splits of a source, by default of its only one."""
     counts, config = Counts(), SpeechDataConfig(source=str(source), **options)
-    opened = open_source(config.source, config, 1, SILENT)
-    found = read_utterances(opened, splits or splits_of_kind(opened, "train"), config, counts)
+    opened = data.open_source(config.source, config, 1, SILENT)
+    found = data.read_utterances(
+        opened, splits or data.splits_of_kind(opened, "train"), config, counts
+    )
     del counts["read"]
     return found, counts
 
 
 def splits(source: Path | str) -> list[str]:
-    return sorted(open_source(str(source), SpeechDataConfig(), 1, SILENT))
+    return sorted(data.open_source(str(source), SpeechDataConfig(), 1, SILENT))
 
 
 def rows(table: Table) -> list[tuple[str, str, str, Segment]]:
@@ -54,7 +41,7 @@ def rows(table: Table) -> list[tuple[str, str, str, Segment]]:
 
 
 def seconds(table: Table) -> list[float]:
-    return add_headers(table, SILENT).values("seconds").tolist()
+    return data.add_headers(table, SILENT).values("seconds").tolist()
 
 
 def sound(table: Table, number: int) -> Waveform:
@@ -207,7 +194,7 @@ def test_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert +counts == {MALFORMED: 1}
         assert found.values("text") == ["one", "two", "three", "four"]
         assert set(found.values("speaker")) == {"1"}
-        known = add_headers(found, SILENT)
+        known = data.add_headers(found, SILENT)
         assert known.values("seconds").tolist() == [1, 2, 0, 0]
         assert known.values("problem") == ["", "", UNREADABLE, MISSING]
         assert [len(sound(known, n).samples) for n in range(4)] == [16000, 32000, 0, 0]
@@ -236,7 +223,7 @@ def test_kaldi(tmp_path: Path) -> None:
         tmp_path, wav=f"u1 a.wav\nu2 /else/b.flac\n{commands}", utt2spk="u1 s\n",
         text="u1  hello  you\nu2 x\nu3 three\nu4 four\nu5 five\n",
     )  # fmt: skip
-    assert counts == {COMMANDS: 2, MALFORMED: 2, NO_RECORDING: 1} and not trap.exists()
+    assert counts == {data.COMMANDS: 2, MALFORMED: 2, data.NO_RECORDING: 1} and not trap.exists()
     assert found == [
         ("u1", str(tmp_path / "a.wav"), WHOLE, "hello you", "s"),
         ("u2", "/else/b.flac", WHOLE, "x", "u2"),
@@ -252,7 +239,7 @@ def test_kaldi(tmp_path: Path) -> None:
     assert [(id, path, segment) for id, path, segment, *_ in found] == [
         ("u1", "/a.wav", Segment(0.5, 2.25)), ("u2", "/a.wav", Segment(3.0)),
     ]  # fmt: skip
-    assert counts == {NO_RECORDING: 2, NO_TEXT: 1, MALFORMED: 2}
+    assert counts == {data.NO_RECORDING: 2, data.NO_TEXT: 1, MALFORMED: 2}
     (tmp_path / "text").unlink()
     with pytest.raises(ValueError, match=r"has a wav.scp but no file named text"):
         kaldi(tmp_path)
@@ -268,7 +255,7 @@ def test_folders_that_kaldi_cut_for_its_jobs_are_no_splits(tmp_path: Path) -> No
 
 
 def load(source: Path, progress=SILENT, **options):
-    return load_speech(SpeechDataConfig(source=str(source), **options), 1, progress)
+    return data.load_speech(SpeechDataConfig(source=str(source), **options), 1, progress)
 
 
 def test_splits_by_name(tmp_path: Path) -> None:
@@ -282,7 +269,7 @@ def test_splits_by_name(tmp_path: Path) -> None:
         for n in (2, 1)
     )
     assert (len(two.train), len(two.validation)) == (7, 2)
-    assert two.counts["validation"][BEYOND_LIMIT] == 1
+    assert two.counts["validation"][data.BEYOND_LIMIT] == 1
     assert set(one.validation.values("id")) < set(two.validation.values("id"))
     assert two.train.values("text")[-2:] == ["NUMBER 0", "NUMBER 1"]
     tested = load(tmp_path, validation_splits=("test",))
@@ -310,7 +297,7 @@ def test_speakers_are_held_out(tmp_path: Path) -> None:
     speakers = [set(split.values("speaker")) for split in (found.train, found.validation)]
     assert speakers[0] | speakers[1] == set(map(str, range(10)))
     for name, split in (("train", found.train), ("validation", found.validation)):
-        assert found.counts[name][READ] == len(split) == 4 * len(speakers[name != "train"])
+        assert found.counts[name][data.READ] == len(split) == 4 * len(speakers[name != "train"])
     by_one = load(tmp_path, validation_fraction=0.15, hold_out="utterance")
     assert set(by_one.train.values("speaker")) == speakers[0] | speakers[1]
 
@@ -322,7 +309,7 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
         write(folder / "short.wav", seconds=0.02)
         (folder / "empty.wav").touch()
     wanted = {
-        "good.wav": "", "long.wav": TOO_LONG, "short.wav": NO_FRAMES, "empty.wav": NO_SAMPLES,
+        "good.wav": "", "long.wav": data.TOO_LONG, "short.wav": NO_FRAMES, "empty.wav": NO_SAMPLES,
         "none.wav": MISSING,
     }  # fmt: skip
     lines = [{"id": name[:-4], "audio": name, "text": "x"} for name in wanted]
@@ -335,13 +322,13 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
     found = load(tmp_path, max_duration=2.0)
     assert found.train.values("id") == ["good"]
     assert found.excluded == [
-        ("long", TOO_LONG), ("short", NO_FRAMES), ("empty", NO_SAMPLES), ("none", MISSING),
-        ("mute", EMPTY), ("fast", TOO_MUCH_TEXT),
+        ("long", data.TOO_LONG), ("short", NO_FRAMES), ("empty", NO_SAMPLES), ("none", MISSING),
+        ("mute", EMPTY), ("fast", data.TOO_MUCH_TEXT),
     ]  # fmt: skip
     kinds = Counts(why for _, why in found.excluded)
-    assert +found.counts["train"] == {READ: 7, KEPT: 1, MALFORMED: 1, **kinds}
+    assert +found.counts["train"] == {data.READ: 7, data.KEPT: 1, MALFORMED: 1, **kinds}
     assert +found.counts["validation"] == {
-        READ: 7, KEPT: 7, MALFORMED: 1, NO_SAMPLES: 1, MISSING: 1
+        data.READ: 7, data.KEPT: 7, MALFORMED: 1, NO_SAMPLES: 1, MISSING: 1
     }  # fmt: skip
     read = [sound(found.validation, n) for n in range(7)]
     assert [each.problem for each in read[:5]] == ["", "", "", NO_SAMPLES, MISSING]
@@ -379,8 +366,8 @@ def test_what_is_validated_on_is_not_trained_on(
     found = load(tmp_path, train_splits=("validated",), validation_splits=("dev",))
     assert found.train.values("id") == [f"validated-{n}" for n in range(2, 6)]
     assert found.validation.values("id") == ["validated-0", "validated-1"]
-    assert found.counts["train"][ALSO_VALIDATED] == 2
-    assert found.excluded == [(id, ALSO_VALIDATED) for id in ("validated-0", "validated-1")]
+    assert found.counts["train"][data.ALSO_VALIDATED] == 2
+    assert found.excluded == [(id, data.ALSO_VALIDATED) for id in ("validated-0", "validated-1")]
     # Also utterances beyond the limit, and recordings by another path.
     monkeypatch.chdir(tmp_path)
     for more in ({"validation_splits": ("dev",), "validation_limit": 1},

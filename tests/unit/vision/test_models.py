@@ -17,6 +17,7 @@ from magneto.recipe import RUN_FILE, load_recipe
 from magneto.training.distributed import single_process
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.model import initial_model
+from magneto.vision import models
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassifierConfig, SegmentationDataConfig
 from magneto.vision.frozen_features import (
@@ -26,18 +27,6 @@ from magneto.vision.frozen_features import (
     neighbour_accuracy,
 )
 from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
-from magneto.vision.models import (
-    Convolution,
-    GroupNorm,
-    ImageClassifier,
-    PixelClassifier,
-    SegmentationLogits,
-    for_grid,
-    pixel_logits,
-    sliding_logits,
-    whole_logits,
-    window_places,
-)
 from magneto.vision.segmentation import Segmentation
 from magneto.weights import StoredTensor, open_tensors
 from tests.recorded_progress import RecordedProgress
@@ -69,23 +58,26 @@ class Brightness(nn.Module):
         self.config = small_config(**changes)
         self.seen: list[Tensor] = []
 
-    def forward(self, images: Tensor) -> SegmentationLogits:
+    def forward(self, images: Tensor) -> models.SegmentationLogits:
         self.seen += list(images)
-        return SegmentationLogits(images[:, :1] * torch.arange(1.0, 6)[:, None, None], images)
+        return models.SegmentationLogits(
+            images[:, :1] * torch.arange(1.0, 6)[:, None, None], images
+        )
 
 
 def test_windows_of_ade20k() -> None:
     """512 pixels, 341 apart; the last one ends at the edge (mmsegmentation's slide_inference)."""
     known = {512: [0], 513: [0, 1], 683: [0, 171], 853: [0, 341], 854: [0, 341, 342]}
     for length, expected in known.items():
-        places = window_places((length, 512), (512, 512), 341)
+        places = models.window_places((length, 512), (512, 512), 341)
         assert [rows.start for rows, _ in places] == expected
 
 
 def test_overlapping_windows_are_averaged() -> None:
     model = Brightness(stride=5)
     images = [torch.randn(3, 21, 33), torch.randn(3, 16, 40), torch.randn(3, 9, 7)]
-    for image, logits in zip(images, sliding_logits(model, images), strict=True):  # type: ignore
+    every = models.sliding_logits(model, images)  # type: ignore
+    for image, logits in zip(images, every, strict=True):
         assert logits.shape == (5, *image.shape[1:])
         expected = image[:1] * torch.arange(1.0, 6)[:, None, None]
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
@@ -97,11 +89,11 @@ def test_mean_weighs_every_window_alike() -> None:
     """Three windows over one row of 20: what each says of its own pixels is averaged."""
 
     class Numbered(Brightness):
-        def forward(self, images: Tensor) -> SegmentationLogits:
+        def forward(self, images: Tensor) -> models.SegmentationLogits:
             numbers = torch.arange(1.0, len(images) + 1)[:, None, None, None]
-            return SegmentationLogits(numbers.expand(-1, 5, 16, 16), images)
+            return models.SegmentationLogits(numbers.expand(-1, 5, 16, 16), images)
 
-    (logits,) = sliding_logits(Numbered(stride=2), [torch.zeros(3, 16, 20)])  # type: ignore
+    (logits,) = models.sliding_logits(Numbered(stride=2), [torch.zeros(3, 16, 20)])  # type: ignore
     expected = torch.tensor([1, 1, 1.5, 1.5] + [2] * 12 + [2.5, 2.5, 3, 3])
     torch.testing.assert_close(logits[0, 0], expected)
 
@@ -109,7 +101,7 @@ def test_mean_weighs_every_window_alike() -> None:
 def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:
     """14 x 14 patches were trained on, 32 x 32 are seen: as `resize_positions` does it."""
     model = small_model(image_size=56, max_length=197, inference="whole", stride=56)
-    wide = for_grid(model, 32, 32)
+    wide = models.for_grid(model, 32, 32)
     square = small_config(image_size=128, max_length=1025)
     expected = resize_positions(model.state_dict(), model.config, square)
     table = "encoder.position_embedding.table.weight"
@@ -117,7 +109,7 @@ def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:
     torch.testing.assert_close(wide.state_dict()[table], expected[table])
     shared = "head.fuse.0.weight"
     assert wide.get_parameter(shared).data_ptr() == model.get_parameter(shared).data_ptr()
-    (logits,) = pixel_logits(model, [torch.randn(3, 61, 30)])
+    (logits,) = models.pixel_logits(model, [torch.randn(3, 61, 30)])
     assert logits.shape == (5, 61, 30) and logits.isfinite().all()
 
 
@@ -125,8 +117,8 @@ def test_one_window_and_a_whole_image_are_the_model_s_own_answer() -> None:
     model, image = small_model(), torch.randn(3, 16, 16)
     answer, size = model(image[None]).main, (16, 16)
     expected = F.interpolate(answer, size=size, mode="bilinear", align_corners=False)[0]
-    torch.testing.assert_close(next(iter(pixel_logits(model, [image]))), expected)
-    torch.testing.assert_close(whole_logits(model, image), expected)
+    torch.testing.assert_close(next(iter(models.pixel_logits(model, [image]))), expected)
+    torch.testing.assert_close(models.whole_logits(model, image), expected)
 
 
 # Of the run to begin with: segmentation's encoder on another grid.
@@ -214,7 +206,7 @@ def test_groups_are_beit_s() -> None:
 
 
 def test_every_layer_s_features() -> None:
-    model = ImageClassifier(ImageClassifierConfig(**CLASSIFIER)).eval()
+    model = models.ImageClassifier(ImageClassifierConfig(**CLASSIFIER)).eval()
     images = torch.randn(3, 3, 8, 8)
     found, x = layer_features(model, images), model.embed(images)
     assert [tuple(found[name].shape) for name in ("class_token", "mean")] == [(3, 3, 16)] * 2
@@ -235,11 +227,12 @@ def test_one_equal_image_outvotes_all_others_which_are_less_alike() -> None:
 
 
 def test_groups_and_initial_weights() -> None:
-    assert [GroupNorm(n).num_groups for n in (8, 16, 64, 512, 768)] == [1, 1, 4, 32, 32]
+    assert [models.GroupNorm(n).num_groups for n in (8, 16, 64, 512, 768)] == [1, 1, 4, 32, 32]
     torch.manual_seed(0)
-    classifier = ImageClassifier(ImageClassifierConfig(**{**CLASSIFIER, "classes": 500}))
-    for module, std in ((Convolution(8, 64, 3), (2 / (64 * 9)) ** 0.5),
-                        (PixelClassifier(64, 100), 0.01), (classifier.head, 0.001)):  # fmt: skip
+    classifier = models.ImageClassifier(ImageClassifierConfig(**{**CLASSIFIER, "classes": 500}))
+    for module, std in ((models.Convolution(8, 64, 3), (2 / (64 * 9)) ** 0.5),
+                        (models.PixelClassifier(64, 100), 0.01),
+                        (classifier.head, 0.001)):  # fmt: skip
         assert module.weight.std().item() == pytest.approx(std, rel=0.05)
 
 

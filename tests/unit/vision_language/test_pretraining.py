@@ -22,20 +22,8 @@ from magneto.vision.decoding import BrokenImage, Pixels
 from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import CentreCrop, InputFormat
+from magneto.vision_language import pretraining
 from magneto.vision_language.config import MaskedDataConfig
-from magneto.vision_language.pretraining import (
-    KINDS,
-    PARTS,
-    MaskedDataModelling,
-    MaskWords,
-    close_texts,
-    fixed_examples,
-    image_examples,
-    join_examples,
-    mask_words,
-    pair_examples,
-    text_examples,
-)
 from tests.evaluating import measured, taught
 from tests.shards import write_lines
 from tests.unit.vision.image_files import write, write_photos
@@ -46,13 +34,13 @@ pytestmark = pytest.mark.usefixtures("few_pairs")
 CPU = torch.device("cpu")
 TOKENIZER = ByteTokenizer()
 FORMAT = InputFormat(12)
-TEXTS = close_texts(["ab", "abcdefghij", "klmnopqrstuvwxyz"], TOKENIZER)
+TEXTS = pretraining.close_texts(["ab", "abcdefghij", "klmnopqrstuvwxyz"], TOKENIZER)
 PATCHES = BlockMasking(3, 3, 0.4)
 MASKING = Masking(MaskedTextDataConfig(tokenizer="bytes"), TOKENIZER)
 
 
-def hide(ratio: float) -> MaskWords:
-    return lambda row, draw: mask_words(MASKING, ratio, row, draw)
+def hide(ratio: float) -> pretraining.MaskWords:
+    return lambda row, draw: pretraining.mask_words(MASKING, ratio, row, draw)
 
 
 def of_images(blank: np.ndarray | None = None) -> Any:
@@ -66,7 +54,7 @@ def of_images(blank: np.ndarray | None = None) -> Any:
         return crop(picture, draw)
 
     images = ImageSplit(table_of_columns({"image": Pixels(pixels)}))
-    return image_examples(images, transform, PATCHES, blank)
+    return pretraining.image_examples(images, transform, PATCHES, blank)
 
 
 def test_an_end_token_within_a_text_does_not_end_it() -> None:
@@ -75,7 +63,7 @@ def test_an_end_token_within_a_text_does_not_end_it() -> None:
     class Odd(ByteTokenizer):
         end = ord("z")
 
-    found = close_texts(["azb", "", "c"], Odd())
+    found = pretraining.close_texts(["azb", "", "c"], Odd())
     assert [bytes([*found.text(number)]) for number in range(3)] == [b"azbz", b"z", b"cz"]
 
 
@@ -92,12 +80,12 @@ def test_a_share_of_the_words_is_hidden() -> None:
 
 
 def test_sequences_are_cut_from_all_texts_and_the_text_of_a_pair_to_its_length() -> None:
-    make = text_examples(TEXTS.tokens, TOKENIZER.begin, 8, hide(0.2))
+    make = pretraining.text_examples(TEXTS.tokens, TOKENIZER.begin, 8, hide(0.2))
     rows = [make(number, np.random.default_rng(0)) for number in range(4)]
     restored = [np.where(r["targets"] != IGNORED, r["targets"], r["seen"]) for r in rows]
     assert all(row[0] == TOKENIZER.begin and len(row) == 8 for row in restored)
     assert np.array_equal(np.concatenate([row[1:] for row in restored]), TEXTS.tokens[:28])
-    pair = pair_examples(of_images(FORMAT.blank), TEXTS, TOKENIZER.begin, 12, hide(0.5))
+    pair = pretraining.pair_examples(of_images(FORMAT.blank), TEXTS, TOKENIZER.begin, 12, hide(0.5))
     for number, length in ((0, 4), (2, 12)):
         example = pair(number, np.random.default_rng(number))
         assert example["length"] == length and example["seen"].shape == (12,)
@@ -112,12 +100,12 @@ def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
     with pytest.raises(BrokenImage):
         of_images()(1, np.random.default_rng(0))
     images = of_images(FORMAT.blank)
-    pair = pair_examples(images, TEXTS, TOKENIZER.begin, 12, hide(0.5))
-    text = text_examples(TEXTS.tokens, TOKENIZER.begin, 8, hide(0.2))
-    makers = zip(PARTS, (images, text, pair), strict=True)
-    rows = {name: fixed_examples(make, np.arange(2), which)
+    pair = pretraining.pair_examples(images, TEXTS, TOKENIZER.begin, 12, hide(0.5))
+    text = pretraining.text_examples(TEXTS.tokens, TOKENIZER.begin, 8, hide(0.2))
+    makers = zip(pretraining.PARTS, (images, text, pair), strict=True)
+    rows = {name: pretraining.fixed_examples(make, np.arange(2), which)
             for which, (name, make) in enumerate(makers)}  # fmt: skip
-    batch = join_examples(10, rows)
+    batch = pretraining.join_examples(10, rows)
     masked, given = batch["masked"], batch["masked"].samples
     assert batch["images"].shape == (4, 3, 12, 12)
     assert torch.equal(batch["images"][2:], rows["pairs"]["images"])
@@ -128,32 +116,32 @@ def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
     assert masked.paired_words == 1 and len(batch["words"]) == 1 + 2
     assert given.packing.rows == 6 and given.token_ids.shape == (4 + 12 + 8 + 8,)
     assert (given.token_ids[masked.words] == TOKENIZER.mask).all()
-    none = {**rows, "texts": fixed_examples(text, np.zeros(0, np.int64), 1),
+    none = {**rows, "texts": pretraining.fixed_examples(text, np.zeros(0, np.int64), 1),
             "pairs": default_collate([pair(1, np.random.default_rng(0))] * 2)}  # fmt: skip
-    batch = join_examples(10, none)
+    batch = pretraining.join_examples(10, none)
     assert len(batch["words"]) == 0 and batch["masked"].samples.packing.rows == 4
 
 
-def build(**changes: Any) -> MaskedDataModelling:
+def build(**changes: Any) -> pretraining.MaskedDataModelling:
     task = model_recipe(**changes).build_task()
     task.prepare()
     place_companion(task, CPU)
-    assert isinstance(task, MaskedDataModelling)
+    assert isinstance(task, pretraining.MaskedDataModelling)
     return task
 
 
 @pytest.fixture(scope="module")
-def shared(module_cache: Path, few_pairs: None) -> MaskedDataModelling:
+def shared(module_cache: Path, few_pairs: None) -> pretraining.MaskedDataModelling:
     return build()
 
 
-def test_it_learns(shared: MaskedDataModelling) -> None:
+def test_it_learns(shared: pretraining.MaskedDataModelling) -> None:
     found, least = measured(shared, taught(shared, 45, 24, 1.5e-2), 1), shared.baseline(1)
     assert found["paired_text_loss"] < least["paired_text_loss"] - 0.5
     assert found["loss"] < least["loss"] and found.keys() == least.keys()
 
 
-def test_a_batch_has_a_share_of_each(shared: MaskedDataModelling) -> None:
+def test_a_batch_has_a_share_of_each(shared: pretraining.MaskedDataModelling) -> None:
     batch = shared.train_stream(24, 3).batch(0)[0]
     packing = batch["masked"].samples.packing
     assert packing.rows == 24 and len(batch["images"]) == 16
@@ -171,7 +159,9 @@ def test_a_batch_has_a_share_of_each(shared: MaskedDataModelling) -> None:
     assert len(largest["masked"].samples.token_ids) == tokens
 
 
-def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataModelling) -> None:
+def test_the_loss_is_of_the_codes_and_words_in_hidden_places(
+    shared: pretraining.MaskedDataModelling,
+) -> None:
     torch.manual_seed(0)
     model = shared.build_model()
     batch = shared.train_stream(24, 1).batch(0)[0]
@@ -185,10 +175,10 @@ def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataM
     assert loss.count == 64 + len(batch["words"])
     assert loss.units == 16 * 10 + len(masked.samples.token_ids)
     sums = shared.score(model, batch).sums
-    total = sum(sums[f"{kind}_loss"] for kind in KINDS)
+    total = sum(sums[f"{kind}_loss"] for kind in pretraining.KINDS)
     assert torch.allclose(total, expected, rtol=1e-5)
-    assert [int(sums[f"{kind}_count"]) for kind in KINDS[:2]] == [32, 32]
-    assert sum(int(sums[f"{kind}_count"]) for kind in KINDS[2:]) == len(batch["words"])
+    assert [int(sums[f"{kind}_count"]) for kind in pretraining.KINDS[:2]] == [32, 32]
+    assert sum(int(sums[f"{kind}_count"]) for kind in pretraining.KINDS[2:]) == len(batch["words"])
 
 
 def write_pairs(folder: Path, captions: list[str], held: int) -> None:
