@@ -77,10 +77,13 @@ def test_columns(tmp_path: Path, columns: list[str], expected: list[str], ending
     assert tasks(path) == expected
 
 
-def test_captions_that_repeat_are_classes_first(tmp_path: Path) -> None:
-    path = table(tmp_path / "rows.csv", "image", "answer")
-    path.write_text(path.read_text().replace("answer", "caption"))
-    assert tasks(path) == ["image-classification", "image-captioning", "image-text-retrieval"]
+def test_single_words_that_repeat_are_classes_first_and_phrases_captions(tmp_path: Path) -> None:
+    path, captions = tmp_path / "rows.csv", ["image-captioning", "image-text-retrieval"]
+    words = table(path, "image", "answer").read_text().replace("answer", "caption")
+    path.write_text(words)
+    assert tasks(path) == ["image-classification", *captions]
+    path.write_text(words.replace("yes", "a red disc").replace("no", "a blue square"))
+    assert tasks(path) == [*captions, "image-classification"]
 
 
 def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
