@@ -77,6 +77,14 @@ def source_of(run: Path) -> tuple[str, Path]:
     return task, run.with_name("text" if task == "translation" else "text.jsonl")
 
 
+def evaluate(run: Path, capsys: pytest.CaptureFixture) -> str:
+    """Evaluate a run on its own data; return the messages."""
+    limit = ["--beams", "1", "--longest", "4"] if open_run(run).task == "translation" else []
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--limit", "2", *limit]) == 0
+    return capsys.readouterr().err
+
+
 def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFixture) -> None:
     (task, source), kept = source_of(run), run / "assets" / "tokenizer"
     content = {path.name: path.read_bytes() for path in kept.iterdir()}
@@ -97,8 +105,7 @@ def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFi
     opened.task.prepare()
     tokenizer = (opened.task.vocabulary if task == "translation" else opened.task).tokenizer
     assert tokenizer.pieces() == pieces
-    limit = ["--beams", "1", "--longest", "4"] if task == "translation" else []
-    assert main(["evaluate", str(run), "--limit", "2", *limit]) == 0
+    assert f"the data has changed since {run} was trained" in evaluate(run, capsys)
     for path in run.parent.glob("text*"):
         path.unlink()
     out = run.with_name("hf")
@@ -118,7 +125,7 @@ def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None
         load_run(run, "auto", {})
 
 
-def test_a_text_may_move(run: Path) -> None:
+def test_a_text_may_move(run: Path, capsys: pytest.CaptureFixture) -> None:
     whole, (_, source) = run.with_name("whole"), source_of(run)
     shutil.copytree(run, whole)
     again = ["--training.steps", "4"]
@@ -131,6 +138,7 @@ def test_a_text_may_move(run: Path) -> None:
         assert main(["train", "--resume", str(run), "--data", moved, *again]) == 0
     for name in ("final/model.safetensors", "assets/data.digest"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
+    assert "changed" not in evaluate(run, capsys)
 
 
 VERBS = {

@@ -106,6 +106,8 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError([f"--keep {args.keep!r}: use only letters, digits, '-', '_' and '.'"])
     from magneto.runs import run_task
 
+    changed = any(name.startswith("data.") for name in overrides)
+    args.own_data = not (args.data or args.splits or changed)
     special = "tasks" if args.tasks is not None else "features" if args.features else None
     run_task(args.run, overrides, f"evaluate --{special}" if special else None)
     kind = special or open_run(args.run).task
@@ -137,6 +139,7 @@ def main(words: Sequence[str]) -> int:
 
 def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from magneto.runs import load_run, other_data
+    from magneto.training.task import warn_changed_data
 
     check_answers(args)
     if args.data:
@@ -156,6 +159,8 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
         metrics, predictions = opened.evaluate(args.limit, progress)
         if not is_main_process():
             continue
+        if args.own_data:
+            warn_changed_data(opened.task, args.run, progress)
         if speech:
             metrics |= recognition_metrics(args, split, list(chain(*predictions)), normalise)
         if args.answers is not None:
@@ -256,6 +261,7 @@ def check_answers(args: argparse.Namespace) -> None:
 
 def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from magneto.runs import load_run, other_data, run_tokenizer
+    from magneto.training.task import warn_changed_data
     from magneto.translation.prepare import read_tags
     from magneto.translation.task import (
         TextTranslator,
@@ -285,6 +291,8 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     metrics, _ = opened.evaluate(args.limit, progress)
     if not is_main_process():
         return 0
+    if args.own_data:
+        warn_changed_data(opened.task, args.run, progress)
     progress.say(f"{source} ({texts.split}): {texts.describe()}")
     translator = TextTranslator(opened.model, opened.task.vocabulary, data.max_length, how)
     scores, written = score_directions(translator, texts.texts, progress)

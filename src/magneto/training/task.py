@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -351,6 +352,18 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
                     "after the run began. Restore both, or start another run (--out)."
                 )
         yield made
+
+
+def warn_changed_data(task: Task, run: Path, progress: Progress) -> None:
+    """Say so if the data of a prepared task is not the data that a run was trained on."""
+    with TemporaryDirectory() as made:
+        task.save_assets(Path(made))
+        for path in Path(made).glob("*.digest"):
+            kept = run / ASSETS / path.name
+            if kept.is_file() and kept.read_bytes() != path.read_bytes():
+                progress.say(f"warning: the data has changed since {run} was trained. The "
+                             "validation data may now contain training examples.")  # fmt: skip
+                return
 
 
 def write_assets(directory: Path, digest: str, tokenizer: Any = None) -> dict[str, Any]:
