@@ -288,9 +288,8 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
         if several and not both:
             table.check_one_class(several)
         alone = Candidate("image-modelling", "images without labels", image)
-        if both and label == text and has_phrases(table, text):
-            return [*both, by_label]  # captions that repeat
-        return ([by_label] if label else []) + both or [alone]
+        phrases = label is not None and label == text and has_phrases(table, label)
+        return ([*both, by_label] if phrases else [by_label] * bool(label) + both) or [alone]
     if "audio" in kinds.values():
         if text:
             return [Candidate("transducer", f"a recording and its {text}")]
