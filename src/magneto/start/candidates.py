@@ -178,10 +178,13 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
 
 
 def has_masks(folder: Path, images: Iterable[Path]) -> bool:
-    with_images = {path.relative_to(folder).parts[0].lower() for path in images}
+    parts = [path.relative_to(folder).parts for path in images]
+    with_images = {first.lower() for first, *_ in parts}
+    inner = {own[1].lower() for own in parts if len(own) > 2 and split_of(own[0])}
     of_splits = any(f"{split}{suffix}" in with_images
                     for split in with_images for suffix in MASK_SUFFIXES)  # fmt: skip
-    return of_splits or bool(with_images & {*IMAGE_FOLDERS} and with_images & {*MASK_FOLDERS})
+    return of_splits or any(names & {*IMAGE_FOLDERS} and names & {*MASK_FOLDERS}
+                            for names in (with_images, inner))  # fmt: skip
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:

@@ -36,8 +36,9 @@ TEACHERS = ("hog", "pixels", "clip:PATH", "dino:PATH")
 IGNORED = 255
 # Names of folders of images and of masks, and suffixes that turn the name of a split's
 # folder of images into that of its masks (train/ and trainannot/ in SegNet's copy of CamVid).
-IMAGE_FOLDERS = ("images", "image", "imgs", "jpegimages")
-MASK_FOLDERS = ("segmentationclass", "annotations", "masks", "annotation", "mask", "labels")
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "img_dir", "jpegimages", "leftimg8bit")
+MASK_FOLDERS = ("segmentationclass", "annotations", "masks", "annotation", "mask", "labels",
+                "ann_dir", "gtfine")  # fmt: skip
 MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
 Side = Annotated[int, Interval(ge=1, le=65536)]
 Codes = Annotated[int, Interval(ge=2, lt=LARGEST)]

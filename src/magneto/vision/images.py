@@ -18,7 +18,7 @@ import torch
 from magneto.data.formats import has_files, media_column, media_names, read_source
 from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import Counts, DataProblems
-from magneto.data.sources import SPLIT_NAMES, parse_source, standard_splits
+from magneto.data.sources import parse_source, standard_splits
 from magneto.data.table import NO_CLASS, Classes, Table, divide, table_of_columns
 from magneto.files import import_extra
 from magneto.progress import SILENT, Progress
@@ -48,6 +48,10 @@ BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
 WITHOUT_IMAGE = "records left out because of a missing image"
 WITHOUT_MASK = "images without a mask"
 NOT_PAIRED = "images left out because of a missing mask"
+# Images whose masks show how masks are named.
+SAMPLED_STEMS = 20
+# Endings of Cityscapes' images, and of those of its masks that have class numbers.
+CITYSCAPES, CLASS_MASKS = "_leftImg8bit", ("_labelTrainIds", "_labelIds")
 
 
 def digits() -> dict[str, Table]:
@@ -387,42 +391,83 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """List images with masks by split; return {} if there are no folders of masks.
 
     The folder may contain images/ and annotations/, or images/ and masks/. The folders of images
-    and of masks may contain training/ and validation/, as in ADE20k. In CamVid's layout, train/ is
-    beside trainannot/. A mask has its image's name, but may have another file ending. The images of
-    a split without masks are counted and left out.
+    and of masks may contain training/ and validation/, as in ADE20k. The splits may also be the
+    outer folders, such as train/images/ and train/masks/. In CamVid's layout, train/ is beside
+    trainannot/. The images of a split without masks are counted and left out.
     """
-    inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    inside, bare = _subfolders(folder), list[Path]()
+    pairs: dict[str, tuple[Path, Path]] = {}
+    if pair := images_and_masks(inside):
+        own = _subfolders(pair[0])
+        # Folders such as train2017 are splits too.
+        splits = standard_splits(own) or standard_splits({n.rstrip("0123456789"): own[n]
+                                                          for n in own})  # fmt: skip
+        for split, path in splits.items():
+            if (masks := pair[1] / path.name).is_dir():
+                pairs[split] = path, masks
+            else:
+                bare.append(path)
+        pairs, bare = (pairs, bare) if pairs else ({"train": pair}, [])
+    else:
+        splits = standard_splits(inside)
+        for split, path in splits.items():
+            beside = [inside[path.name.lower() + suffix] for suffix in MASK_SUFFIXES
+                      if path.name.lower() + suffix in inside]  # fmt: skip
+            found = (path, beside[0]) if beside else images_and_masks(_subfolders(path))
+            pairs |= {split: found} if found else {}
+    counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
+    return {split: _paired(*pair, counts) for split, pair in pairs.items()}
+
+
+def _subfolders(folder: Path) -> dict[str, Path]:
+    return {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+
+
+def images_and_masks(inside: Mapping[str, Path]) -> tuple[Path, Path] | None:
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
     beside = [inside[name] for name in MASK_FOLDERS if images and name in inside]
     # Folders of annotations may have boxes in text files.
     masks = next((path for path in beside if has_files(path, "image")), None)
-    if images and masks:
-        parts = {path.name.lower(): (path, masks / path.name) for path in images.iterdir()}
-        splits = standard_splits(parts)
-        paired = {name: pair for name, pair in splits.items() if pair[1].is_dir()}
-        bare = [pair[0] for name, pair in splits.items() if paired and name not in paired]
-        counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
-        pairs: Mapping[str, tuple[Path, Path]] = paired or {"train": (images, masks)}
-    else:
-        pairs = standard_splits({
-            name: (inside[name], inside[name + suffix])
-            for words in SPLIT_NAMES.values()
-            for name in words
-            for suffix in MASK_SUFFIXES
-            if name in inside and name + suffix in inside
-        })  # fmt: skip
-    return {split: _paired(*pair, counts) for split, pair in pairs.items()}
+    return (images, masks) if images and masks else None
 
 
 def _paired(images: Path, masks: Path, counts: Counts) -> Table:
-    known = {_stem(name): name for name in media_names(masks, "image", Counts())}
     names = list(media_names(images, "image", counts))
-    paired = [name for name in names if _stem(name) in known]
-    counts[NOT_PAIRED] += len(names) - len(paired)
-    if not paired:
-        raise ValueError(f"no image in {images} has a mask of the same name in {masks}")
-    found = Files(masks, [known[_stem(name)] for name in paired])
-    return table_of_columns({"image": Files(images, paired), "mask": found}, str(images), images)
+    found = find_masks(names, list(media_names(masks, "image", Counts())))
+    counts[NOT_PAIRED] += len(names) - len(found)
+    if not found:
+        raise ValueError(f"no image in {images} has a mask of the same name in {masks}. Name the "
+                         "mask of a.jpg a.png, or use a table of images and masks.")  # fmt: skip
+    columns = {"image": Files(images, [*found]), "mask": Files(masks, [*found.values()])}
+    return table_of_columns(columns, str(images), images)
+
+
+def find_masks(names: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
+    """Return the mask of each image that has one.
+
+    A mask has its image's name, but may have another file ending. If no image has such a mask, the
+    same word may follow the names of all images, as in a_mask.png.
+
+    Raises:
+        ValueError: If images have several masks.
+    """
+    known = {_stem(mask): mask for mask in masks}
+    stems = {name: _stem(name).removesuffix(CITYSCAPES) for name in names}
+    if known.keys() & {*stems.values()}:
+        return {name: known[stem] for name, stem in stems.items() if stem in known}
+    some = list(stems.values())[:SAMPLED_STEMS]
+    words = {mask.removeprefix(stem) for stem in some for mask in known if mask.startswith(stem)}
+    rows = {word: {name: known[stem + word] for name, stem in stems.items()
+                   if stem + word in known} for word in sorted(words)}  # fmt: skip
+    most = max(map(len, rows.values()), default=0)
+    best = [word for word, found in rows.items() if 2 * len(found) > most]
+    best = next(([word] for end in CLASS_MASKS for word in best if word.endswith(end)), best)
+    if 2 * most < min(len(names), len(masks)):
+        return {}
+    if len(best) > 1:
+        raise ValueError(f"images have several masks, such as {known[some[0] + best[0]]} and "
+                         f"{known[some[0] + best[1]]}: keep one mask of each image")  # fmt: skip
+    return rows[best[0]] if best else {}
 
 
 def _stem(name: str) -> str:

@@ -144,6 +144,8 @@ def test_folders(tmp_path: Path) -> None:
     images(tmp_path / "years", "train2017/1.png", "val2017/2.png")
     images(tmp_path / "vehicles", "train/1.png", "bus/1.png")
     images(tmp_path / "voc", "JPEGImages/1.jpg", "SegmentationClass/1.png")
+    images(tmp_path / "inner", "train/images/1.png", "train/masks/1.png")
+    images(tmp_path / "cities", "leftImg8bit/train/a/1.png", "gtFine/train/a/1_labelIds.png")
     images(tmp_path / "seen", "train/1.png", "train_labels/1.png")
     for name in (
         "text/book.txt", "books/austen/1.txt", "books/dickens/1.txt", "lines/train.en",
@@ -159,7 +161,7 @@ def test_folders(tmp_path: Path) -> None:
         "vehicles": "image-classification",
         "voice": "transducer", "classes": "image-classification", "split": "image-classification",
         "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
-        "inside": "image-classification",
+        "inside": "image-classification", "inner": "segmentation", "cities": "segmentation",
         "reviews": "text-classification", "books": "causal-lm", "seen": "segmentation",
         "lines": "translation", "lines/train": "translation", "speech": "transducer",
     }  # fmt: skip

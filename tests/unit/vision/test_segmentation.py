@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from magneto.data.problems import Counts
 from magneto.training.task import figures_of
 from magneto.vision.config import SegmentationDataConfig
 from magneto.vision.decoding import BrokenImage, PixelPicture
-from magneto.vision.images import BROKEN
+from magneto.vision.images import BROKEN, find_masks, paired_folders
 from magneto.vision.models import pixel_logits
 from magneto.vision.segmentation import (
     MaskClasses,
@@ -128,6 +129,35 @@ def test_loss_is_a_sum_over_labelled_pixels(tmp_path: Path) -> None:
     assert loss.logs["pixel_accuracy"] == (large.argmax(1) == batch["masks"])[known].sum()
     one_broken = {**batch, "broken": torch.tensor([False, True, False, False])}
     assert task.loss(model, one_broken).logs["broken"] == known[1].sum()
+
+
+@pytest.mark.parametrize(("images", "masks", "expected"), [
+    (["1", "10"], ["1_mask", "10_mask", "x_mask"], ["1_mask", "10_mask"]),
+    (["a/1", "a/2"], ["a/1", "a/1_colour"], ["a/1"]),
+    (["a/1_leftImg8bit"], ["a/1_gtFine_color", "a/1_gtFine_labelIds"], ["a/1_gtFine_labelIds"]),
+    ([*"123"], ["1_a", "7", "8"], []),
+    ([*"12"], ["1_a", "1_b", "2_a", "2_b"], "several masks, such as 1_a.png and 1_b.png"),
+])  # fmt: skip
+def test_names_of_masks(images: list[str], masks: list[str], expected: list[str] | str) -> None:
+    given = [f"{name}.jpg" for name in images], [f"{name}.png" for name in masks]
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            find_masks(*given)
+    else:
+        found = find_masks(*given)
+        assert [*found.items()] == [*zip(given[0], [f"{m}.png" for m in expected], strict=False)]
+
+
+def test_splits_that_have_images_and_masks(tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("val", 2)):
+        for number in range(count):
+            for kind in ("images", "masks"):
+                write(
+                    tmp_path / split / kind / f"{number}.png", encoded(np.zeros((5, 5), np.uint8))
+                )
+    found = paired_folders(tmp_path, Counts())
+    assert {split: len(table) for split, table in found.items()} == {"train": 3, "validation": 2}
+    assert found["train"].columns["mask"].name(0) == str(tmp_path / "train" / "masks" / "0.png")
 
 
 def test_scores_are_of_pixels_at_the_masks_size(tmp_path: Path) -> None:
