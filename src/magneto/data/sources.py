@@ -26,13 +26,16 @@ T = TypeVar("T")
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing"),
+    "test": ("test", "testing", "devtest", "tst"),
 }
 # Split by name.
 SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 # Splits of a validation source, in order of preference.
 VALIDATION_ORDER = ("validation", "test", "train")
-SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
+SPLIT_WORD, NEWS_WORD = (
+    re.compile(rf"(?:^|[./_-]){before}({'|'.join(SPLITS)})(?=$|[./_\d-])")
+    for before in ("", "news")  # WMT's files are newstest2014.en and newsdev2016.en
+)
 
 
 def standard_splits(
@@ -69,7 +72,7 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 def split_of(name: str) -> str | None:
     """Return a path's split by its last word such as "train" or "val"; None without such a word."""
-    found = SPLIT_WORD.findall(name.lower())
+    found = SPLIT_WORD.findall(name.lower()) or NEWS_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
 

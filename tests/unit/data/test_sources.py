@@ -79,9 +79,21 @@ def test_names_of_sources() -> None:
 
 def test_splits_are_found_by_their_names(tmp_path: Path) -> None:
     """The last word of a path counts, and the first split where none has a usual name."""
-    names = ("training/dev-clean", "val2017", "trains/x", "a_test.tar", "validation/train")
+    names = (
+        "training/dev-clean",
+        "val2017",
+        "trains/x",
+        "a_test.tar",
+        "validation/train",
+        "newstest2014.de-en",
+        "dev/newstest2013",
+        "newsdev2016",
+        "devtest/eng",
+        "tst2013",
+    )
     assert [split_of(name) for name in names] == [
-        "validation", "validation", None, "test", "train"
+        "validation", "validation", None, "test", "train",
+        "test", "validation", "validation", "test", "test",
     ]  # fmt: skip
     dataset = object.__new__(HubDataset)
     dataset.source = Source("hf", "some/set")

@@ -78,7 +78,7 @@ def test_line_pairs_by_stem_folder_and_split(tmp_path: Path) -> None:
         "newstest-src.eng.txt": "one\n", "newstest-ref.deu.txt": "eins\n",
         "newstest-ref.zho-CN.txt.gz": "一\n",
     })  # fmt: skip
-    assert read(wmt, "eng", "zho-CN") == [("one", "一")]
+    assert read(wmt, "eng", "zho-CN", "test") == [("one", "一")]
     opus = write(tmp_path / "opus", {f"a.de-en.{end}": "one\n" for end in ("de", "en", "ids")})
     assert open_parallel(str(opus), None).languages == ["de", "en"]
     lines = {"a.foo": "x\n", "a.swiss": "y\n", "a.bar": "z\n"}
