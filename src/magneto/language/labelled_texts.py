@@ -297,6 +297,8 @@ def labelled_rows(
         return None
 
     names = find_columns(table, config, "text", "pair", "label")
+    if names[-1] == "gold_label":  # SNLI's annotators may not agree
+        unknown = [*unknown, "-"]
     table.check_one_class(names[-1] or "")
     kept = list(table.read_each(rows_of(table, names), read, counts))
     columns: dict[str, Any] = {"text": [pair.text for pair, _ in kept]}

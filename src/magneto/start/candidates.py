@@ -22,6 +22,7 @@ from magneto.data.files import (
     has_ending,
     is_list,
     read_lines,
+    stream_records,
     unpacked_name,
     walk_files,
 )
@@ -35,7 +36,7 @@ from magneto.data.formats import (
 )
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
 from magneto.data.problems import Counts, join_words, quantity
-from magneto.data.sources import has_parquet, parse_source, split_of
+from magneto.data.sources import has_parquet, parse_source, paths_by_split, split_of
 from magneto.data.table import COLUMN_ALIASES, Classes, Table, by_split
 from magneto.files import user_path
 from magneto.speech.data import is_ljspeech
@@ -62,7 +63,8 @@ LANGUAGES = (
 SIDES = (("source", "target"), ("src", "tgt"), ("src", "trg"))
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
          ("text1", "text2"), ("text", "text2"), ("text_a", "text_b"), ("first", "second"),
-         ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
+         ("text", "hypothesis"), ("text", "pair"), ("question", "sentence"),
+         ("question", "passage"))  # fmt: skip
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
 COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
 TEXTS = (".txt",)
@@ -99,6 +101,8 @@ def candidates(source: str, given: Mapping[str, Any] | None = None) -> list[Cand
         raise ValueError(f"{source} is built in: `magneto recipes` lists recipes for it")
     if found.kind == "hf":
         return table_candidates(first_table(source), given)
+    if (task := given.get("data.glue", "none")) != "none":
+        return [Candidate("text-classification", f"the columns of GLUE's task {task}")]
     stem = user_path(source)
     if not stem.exists() and (codes := parallel_files(stem.parent.glob(f"{stem.name}.*"))):
         return [translation_candidate(codes)]
@@ -147,14 +151,9 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         table = read_file(found["train"], Counts())
         return table_candidates(by_split(table, Counts())["train"], given)
     if tables := [path for path in files if has_ending(path, RECORDS) and path.parent == folder]:
-        # A table that names the images is the source, and not its folder.
-        table = first_table(str(tables[0]))
-        if not by_kind["image"] or any(column_kind(table, n) == "image" for n in table.columns):
-            first = tables[0].name
-            first += f", the first of {len(tables)} tables" if len(tables) > 1 else ""
-            return [Candidate(each.task, f"{first}: {each.reason}",
-                              {"data.source": str(tables[0]), **each.options})
-                    for each in table_candidates(table, given)]  # fmt: skip
+        found = candidates_of_tables(tables, files, by_kind["image"], given)
+        if found:
+            return found
     if by_kind["image"]:
         if len(classes := classes_of(folder, by_kind["image"])) < 2:
             found = quantity(len(by_kind["image"]), "images")
@@ -175,6 +174,37 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
     others = f", but files that end in {endings}" if files else ""
     raise ValueError(f"no task fits {folder}: it has no images, tables or texts (.txt)"
                      f"{audio if by_kind['audio'] else others}")  # fmt: skip
+
+
+def candidates_of_tables(
+    tables: Sequence[Path], files: Sequence[Path], images: Sequence[Path], given: Mapping[str, Any]
+) -> list[Candidate]:
+    """Return the tasks for the tables in a folder, or [] if they do not name the folder's images.
+
+    A table that names the images is the source, and not its folder.
+    """
+    splits = paths_by_split(tables, [path.name for path in tables])
+    own = {f"data.{what}source": str(splits[split][0])
+           for what, split in (("", "train"), ("validation_", "validation"))
+           if {"train", split} <= splits.keys()}  # fmt: skip
+    own = own or {"data.source": str(tables[0])}
+    table = first_table(own["data.source"])
+    if images and not any(column_kind(table, name) == "image" for name in table.columns):
+        return []
+    fitting = table_candidates(table, given)
+    column = fitting[0].options.get("data.text_field", "text")
+    if fitting[0].task == "causal-lm" and have_field(files, column):
+        return [replace(each, reason=f"{len(files)} files, {each.reason}") for each in fitting]
+    first = Path(own["data.source"]).name
+    first += f", one of {len(tables)} tables" if len(tables) > 1 else ""
+    return [Candidate(each.task, f"{first}: {each.reason}", {**own, **each.options})
+            for each in fitting]  # fmt: skip
+
+
+def have_field(files: Sequence[Path], name: str) -> bool:
+    """Return whether there are several files, and records with the field `name` in each of them."""
+    records = all(has_ending(path, RECORDS) for path in files) and len(files) > 1
+    return records and all(name in next(stream_records(path, Counts()), {}) for path in files)
 
 
 def has_masks(folder: Path, images: Iterable[Path]) -> bool:
@@ -361,11 +391,13 @@ def text_candidates(
     of_kind = {wanted: [name for name, kind in kinds.items() if kind == wanted and name != text]
                for wanted in ("class", "number")}  # fmt: skip
     labels = [label] if label else of_kind["class"] or of_kind["number"]
+    if pair and label is None and "score" in of_kind["number"]:  # STS-B also has classes of texts
+        labels = [label := "score"]
     if not labels or (len(labels) > 1 and not of_kind["class"]):
         others = " and ".join(name for name in phrases if name != text)
         joined = f" ({others} not read; join columns to train on more than one)" if others else ""
         return language_modelling(f"texts in {text}{joined}", text)
-    if label is None:
+    if labels[0] != table.find("label"):
         options |= {"data.label_column": labels[0]}
     if kinds[labels[0]] == "number":
         options |= {"data.target": "number"}

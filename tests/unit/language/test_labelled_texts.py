@@ -82,6 +82,11 @@ SHAPES = {
 }
 
 
+def test_snlis_labels_without_agreement_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text("text\tgold_label\nA b.\tneutral\nC.\t-\n")
+    assert read(tmp_path / "rows.tsv")[0] == [("A b.", None, "neutral")]
+
+
 @pytest.mark.parametrize("name", GLUE)
 def test_glues_own_shapes(name: str, tmp_path: Path) -> None:
     file, text, expected = SHAPES[name]

@@ -99,6 +99,13 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     assert options("text", "label", "id") == {}
     assert options("sentence1", "sentence2", "label") == {
         "data.text_column": "sentence1", "data.pair_column": "sentence2"}  # fmt: skip
+    assert options("sentence1", "sentence2", "dx", "score") == {
+        "data.text_column": "sentence1", "data.pair_column": "sentence2",
+        "data.label_column": "score", "data.target": "number"}  # fmt: skip
+    assert options("question", "sentence", "label") == {
+        "data.text_column": "question", "data.pair_column": "sentence"}  # fmt: skip
+    [found] = candidates(str(table(tmp_path / "train.tsv", "a", "b")), {"data.glue": "cola"})
+    assert found.task == "text-classification"
     assert options("text", "text2", "label") == {
         "data.text_column": "text", "data.pair_column": "text2"}  # fmt: skip
     (found, _) = candidates(str(table(tmp_path / "rows.csv", "instruction", "response")))
@@ -178,7 +185,7 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     assert found.task == "image-classification"
     assert found.options == {"data.source": str(index), "data.label_column": "diagnosis"}
     (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    assert "index.csv, the first of 2 tables" in candidates(str(tmp_path))[0].reason
+    assert "index.csv, one of 2 tables" in candidates(str(tmp_path))[0].reason
     (tmp_path / "other.csv").unlink()
     index.write_text("\n".join(["id,grade", *(f"{n},{'ab'[n % 2]}" for n in range(12))]))
     assert candidates(str(tmp_path))[0].options == {
@@ -187,6 +194,20 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     index.write_text("note\nthese are pictures\n", encoding="utf-8")
     [found] = candidates(str(tmp_path))
     assert found.reason == "12 images without labels (index.csv has no column of image files)"
+
+
+def test_tables_of_splits_in_a_folder(tmp_path: Path) -> None:
+    """SNLI's tables are snli_1.0_train.jsonl and so on; the first one by name is dev."""
+    for split in ("dev", "test", "train"):
+        table(tmp_path / f"snli_{split}.csv", "premise", "hypothesis", "label")
+    [found] = candidates(str(tmp_path))
+    paths = {"data.source": "snli_train.csv", "data.validation_source": "snli_dev.csv"}
+    assert {name: found.options[name] for name in paths} == {
+        name: str(tmp_path / path) for name, path in paths.items()}  # fmt: skip
+    (tmp_path / "c4").mkdir()
+    for name in ("c4-train.0", "c4-train.1", "c4-validation.0"):
+        table(tmp_path / "c4" / f"{name}.csv", "text")
+    assert candidates(str(tmp_path / "c4"))[0].options == {}  # the folder is read
 
 
 def test_recordings_as_bytes_in_a_column_of_any_name(tmp_path: Path) -> None:
