@@ -37,7 +37,7 @@ def test_generation_is_equal_in_all_modes(positions: str) -> None:
     sizes: dict[str, Any] = {"width": 32, "heads": 4, "key_value_heads": 2, "vocab_size": 300}
     model = shaken(causal(positions=positions, **sizes), 0.3)  # so that its continuations vary
     for beams in (1, 3):
-        how: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None}
+        how: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
         how["num_beams"] = beams
         written = model.generate(IDS, attention_mask=LEFT, use_cache=False, **how)
         assert written[:, 9:].unique().numel() > 4
@@ -47,7 +47,7 @@ def test_generation_is_equal_in_all_modes(positions: str) -> None:
         alone = model.generate(IDS[:1, 4:], **how)
         assert torch.equal(alone[0, 5:], written[0, 9 : 9 + alone.shape[1] - 5])
     prompt = IDS[:1].repeat(1, 3)
-    how["num_beams"] = 1
+    how |= {"num_beams": 1, "max_new_tokens": 10}
     guessed = model.generate(prompt, prompt_lookup_num_tokens=3, **how)
     assert torch.equal(guessed, model.generate(prompt, **how))
     logits = model(IDS, attention_mask=LEFT).logits[:1, 4:]
