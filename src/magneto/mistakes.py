@@ -19,7 +19,7 @@ OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Storage size calcula
 
 
 def user_lines(error: Exception) -> list[str]:
-    """Return the lines of an error's message for users, or [] for a bug in this package."""
+    """Return the lines that users see, or [] if the error is a bug in this package."""
     text = str(error)
     writing = isinstance(error, OSError) or type(error).__name__ in WRITE_ERRORS
     full = getattr(error, "errno", None) in DISK_FULL_ERRORS or any(w in text for w in DISK_FULL)

@@ -174,10 +174,9 @@ def pretrained_run(config: Any) -> Path:
 
 
 def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
-    """Check that a run's encoder fits a configuration.
+    """Check that the fields `names` are equal in a run's model and in a configuration.
 
-    The fields `names` must be equal. Fields of type `Free`, and fields that the run lacks, are not
-    compared.
+    Fields of type `Free`, and fields that the run lacks, are not compared.
 
     Raises:
         ValueError: If fields differ. The message lists the options to set.

@@ -83,6 +83,8 @@ def test_shards_are_refused_by_those_that_need_a_whole_model() -> None:
         errors = [strategy_error(task, kind) for kind in ("fsdp", "hybrid")]
         assert all(errors) == any(errors)
         if errors[0]:
-            assert "training.distributed fsdp: " in errors[0] and "use ddp" in errors[0]
+            assert (
+                "training.distributed cannot be 'fsdp', " in errors[0] and "use 'ddp'" in errors[0]
+            )
             refused.add(name)
     assert refused == {"transducer", "segmentation", "image-tokenizer", "image-text-retrieval"}

@@ -1,4 +1,4 @@
-"""Columns of media: images or recordings by row number.
+"""Columns of images or recordings.
 
 Media are files, members of tar shards, or values of a Hugging Face data set. A column reads the
 bytes of an image or recording only in a call of `read`.

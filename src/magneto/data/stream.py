@@ -110,7 +110,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 
     Raises:
         ValueError: If `make` fails. The message names the first example with which `make` fails. If
-            each example works alone, the message names the first and the last example.
+            `make` succeeds with each single example, the message names the first and the last
+            example.
     """
     try:
         return make(examples)
@@ -145,10 +146,10 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan that shuffles the examples in each epoch.
 
     The plan returns an array with a row (draw, number) for each example. A global batch has
-    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). Only the copies of
-    its first and of its last example may be in two batches. An epoch has `count` rows, copies
-    included. With two copies, an epoch therefore reads only half of the data set. In an epoch, copy
-    number i of an example has the draw epoch * repeats + i.
+    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). A batch
+    can end between the copies of an example. An epoch has `count` rows, copies included. With two
+    copies, an epoch therefore reads only half of the data set. In an epoch, copy number i of an
+    example has the draw epoch * repeats + i.
     """
 
     def order(epoch: int) -> np.ndarray:

@@ -45,7 +45,7 @@ NOT_BEGUN = -1
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Advice after a killed worker, and after one that crashed.
 OUT_OF_MEMORY = "if memory ran out (see the system log), lower training.num_workers or batch_size"
-CRASH = "to debug, set training.num_workers 0 to make batches in the main process"
+CRASH = "to debug, set training.num_workers to 0. Batches are then made in the main process"
 
 
 class BatchError(ValueError):

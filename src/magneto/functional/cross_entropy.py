@@ -224,9 +224,9 @@ def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
 def count_targets(
     batches: Iterable[Mapping[str, Any]], size: int, limit: int | None = None
 ) -> np.ndarray:
-    """Count how often each of `size` tokens is a target in the first `limit` batches.
+    """Return the number of occurrences of each token as a target, (size,).
 
-    Negative targets are not counted.
+    Only the first `limit` batches are read; None reads all. Negative targets are not counted.
     """
     counts = np.zeros(size, np.int64)
     for batch in islice(batches, limit):

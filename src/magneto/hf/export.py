@@ -261,8 +261,8 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
         raise ConfigError([f"magneto export: task {task} has no export to transformers. Open the "
                            "run with magneto.runs.load_run."])  # fmt: skip
     if (read := getattr(data, "input", "both")) != "both":
-        raise ConfigError([f"magneto export: the run reads only one input (data.input is {read}), "
-                           "but transformers would give the model images and texts. Use magneto "
+        raise ConfigError([f"magneto export: the run reads only one input (data.input {read!r}). "
+                           "transformers would give the model images and texts. Use magneto "
                            "predict."])  # fmt: skip
     return save_export(model, directory, ASSETS[task](model.config, data))
 
@@ -302,7 +302,7 @@ def harness_model(model: nn.Module, tokenizer: Any, length: int) -> Any:
     fast = transformers_tokenizer(tokenizer, length)
     if fast is None or not fast.is_fast:
         raise ValueError("lm-evaluation-harness needs a run with a tokenizer.json (data.tokenizer "
-                         "bpe). This run has another tokenizer.")  # fmt: skip
+                         "'bpe'). This run has another tokenizer.")  # fmt: skip
     end = (fast.eos_token, fast.eos_token_id)
     fast.backend_tokenizer.post_processor = TemplateProcessing(
         single=f"{end[0]} $A", pair=f"{end[0]} $A $B", special_tokens=[end]

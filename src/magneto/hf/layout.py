@@ -91,7 +91,7 @@ class Pair:
 
 
 def tensor_pairs(config: Any, names: Names) -> list[Pair]:
-    """Convert a map of names to pairs of tensors. Each layer's number replaces `*`."""
+    """Return the pairs of tensors that `names` describes. Each layer's number replaces `*`."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, TheirTensors):

@@ -105,12 +105,14 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
 
         Logits have shape (images, num_labels, height, width). Images without labels may have any
         size. Images with labels must have `image_size` x `image_size` pixels. Labels are the class
-        numbers of pixels, of shape (images, height, width). The labels 255 and -100 are ignored.
+        numbers of pixels, of shape (images, height, width). Pixels with the label 255 or -100 are
+        ignored.
 
         The loss is summed over labelled pixels and divided by the number of labelled pixels. With
         Trainer's `num_items_in_batch`, the divisor is `num_items_in_batch` minus the number of
-        labels 255 in the batch. With gradient accumulation, labels 255 make the divisor inexact:
-        use -100 instead.
+        pixels with the label 255 in the batch. With gradient accumulation, give ignored pixels the
+        label -100, not 255. Trainer counts pixels with the label 255 in all micro-batches, and
+        only those of the current micro-batch are subtracted.
 
         Raises:
             ValueError: If images with labels do not have the size of the model's input.

@@ -123,8 +123,8 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
     """Return the recipe of every cell.
 
     Raises:
-        ConfigError: If recipes are wrong (the error lists all mistakes), a run is repeated, or
-            runs would be scored on different data.
+        ConfigError: If recipes are wrong, a run is repeated, or runs would be scored on
+            different data. The error lists all mistakes in recipes.
     """
     refuse_several_data(sweep)
     recipes, problems = [], {}

@@ -291,7 +291,7 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write the baselines at one size, and the ratio of each row's update to the theory's bound."""
+    """Write the baselines at one size, and each row's update divided by the theoretical bound."""
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])

@@ -285,7 +285,8 @@ class Plan:
     def advise(self) -> Way | None:
         """Return the cheapest options that fit in memory; None if none fit.
 
-        The result has the smallest number of micro-batches that fits in memory.
+        The result has the smallest number of micro-batches that fits in memory. The numbers 1, 2,
+        4, ... and one example per micro-batch are tried.
         """
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})

@@ -173,7 +173,7 @@ class LayerReading:
 
     @property
     def token_similarity(self) -> float | None:
-        """Share of the output's mean square that all positions have in common; 1: rank collapse."""
+        """1 - distinct_rms² / activation_rms². At 1 (rank collapse), all positions are equal."""
         if self.activation_rms is None or self.distinct_rms is None or not self.activation_rms:
             return None
         return 1 - (self.distinct_rms / self.activation_rms) ** 2

@@ -231,7 +231,7 @@ class Mask:
             keys, all keys are True, so that the softmax is finite.
         seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). Queries
             without allowed keys get the output 0. None means that every query has an allowed key.
-        causal: Flag for causal attention: no position attends to a later position. For causal
+        causal: True for causal attention: no position attends to a later position. For causal
             attention, `allowed` is None.
     """
 
@@ -261,7 +261,7 @@ def build_mask(
             None.
         x: Input of the stack, (batch, query length, width).
         past: Number of cached positions before `x`.
-        causal: Flag for causal attention: no position attends to a later position.
+        causal: True for causal attention: no position attends to a later position.
         window: Number of positions to attend to, or None for all positions. A causal window ends at
             the query. Without `causal`, the window extends equally far before and after the query.
 

@@ -51,7 +51,7 @@ class Projection(nn.Linear):
     Args:
         width: Number of input features.
         slices: Pairs (role, number of rows) for the slices, from the first row on.
-        bias: Flag that adds a bias.
+        bias: True if the layer has a bias.
     """
 
     def __init__(self, width: int, slices: Sequence[tuple[str, int]], bias: bool) -> None:
@@ -115,7 +115,7 @@ class NormalLinear(nn.Linear):
     Args:
         width: Number of input features.
         outputs: Number of output features.
-        bias: Flag that adds a bias, initially 0.
+        bias: True if the layer has a bias. Initially, the bias is 0.
         std: Standard deviation of the initial weights.
     """
 

@@ -76,9 +76,9 @@ def check_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
             continue
         first = names.setdefault(parameter, name)
         if scales[first] != scales[name]:
-            raise ValueError(f"model.parametrization mup: {first} and {name} are tied, but need "
-                             "different scales. Untie them, or use standard "
-                             "parametrization.")  # fmt: skip
+            raise ValueError(f"{first} and {name} are tied, but model.parametrization 'mup' needs "
+                             "different scales for them. Untie them, or set "
+                             "model.parametrization to 'standard'.")  # fmt: skip
 
 
 def scale_of(

@@ -32,7 +32,7 @@ class ProbedStack(nn.Module, ABC):
 
     Attributes:
         config: Shape of the stack.
-        causal: Flag for causal attention: no position attends to a later position.
+        causal: True for causal attention: no position attends to a later position.
         layers: Layers from bottom to top.
         final_norm: Norm after the top layer, or a dictionary of norms by modality.
     """

@@ -299,8 +299,8 @@ def make_normaliser(source: Features, progress: Progress) -> Normalise:
                 sums, squares = sums + exact.sum(0), squares + (exact**2).sum(0)
             progress.update("computing feature means", done, len(chosen))
         if count == 0:
-            raise ValueError("no training utterance can be read to compute data.cmvn global: check "
-                             "the recordings")  # fmt: skip
+            raise ValueError('data.cmvn "global" needs training data, but no training utterance '
+                             "can be read: check the recordings")  # fmt: skip
         mean = sums / count
         deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
         with create_cached(cache) as directory:

@@ -69,7 +69,7 @@ class SpeechRecognition(Task):
 
     primary_metric = "wer"
     unit = "frames"
-    whole_model = "evaluations of speech recognition transcribe utterances"
+    whole_model = "evaluations transcribe utterances"
     model_config: TransducerConfig
     data_config: SpeechDataConfig
 

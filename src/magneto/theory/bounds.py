@@ -117,10 +117,10 @@ def effective_scale(fan_in: int, variance: float) -> float:
 
 
 def _printed(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l as printed in theorems 1 to 3, equal for every l.
+    """Return q_l as printed in theorems 1 to 3. q_l is the same for every sublayer l.
 
-    For signals s_1 ... s_L, q_l is (1 + r_2 + ... + r_L) / (s_1 + ... + s_L), where r_k is s_k /
-    (s_1 + ... + s_(k-1)).
+    q_l = (1 + s_2 / S_1 + s_3 / S_2 + ... + s_L / S_(L-1)) / S_L. Here s_1 ... s_L are the signals,
+    and S_k = s_1 + ... + s_k is the sum of the first k signals.
     """
     sums = list(accumulate(signals))
     paths = 1 + fsum(s / before for s, before in zip(signals[1:], sums[:-1], strict=True))
@@ -128,7 +128,10 @@ def _printed(signals: Sequence[float], alpha: float) -> list[float]:
 
 
 def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l of appendix A: (1 + r_(l+1) + ... + r_L) / (s_1 + ... + s_L); see `_printed`."""
+    """Return q_l of appendix A.
+
+    q_l = (1 + s_(l+1) / S_l + ... + s_L / S_(L-1)) / S_L, with the symbols of `_printed`.
+    """
     sums = list(accumulate(signals))
     ratios = [s / before for s, before in zip(signals[1:], sums[:-1], strict=True)]
     above = list(accumulate(reversed(ratios), initial=0.0))[::-1]

@@ -1,10 +1,10 @@
 """The placement table: norms of each kind of Transformer, and constants derived from depth.
 
-A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`, where f is
-attention or the first half of the feed-forward network. A placement lists which of the four slots
-hold a norm in each kind of sublayer; an empty slot is the identity. A placement also lists
-operations on queries, keys, values and heads. The lowest layer may have a placement of its own. A
-new placement is one more row of the table and needs no other change.
+A sublayer computes `x <- after(alpha * x + branch(W_out @ inside(f(before(x)))))`. f is attention
+or the first half of the feed-forward network, and W_out is the last matrix of the sublayer. A
+placement lists which of the four slots hold a norm in each kind of sublayer; an empty slot is the
+identity. A placement also lists operations on queries, keys, values and heads. The lowest layer may
+have a placement of its own. A new placement is one more row of the table and needs no other change.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Placement:
         value_norm: "head" normalises each head's values.
         gated: Kinds of attention with a gate. The gate is the sigmoid of a linear layer with the
             same input as the query projection. The gate multiplies the joined heads elementwise.
-            After the gate come the slot `inside` and the output projection.
+            The slot `inside` and the output projection follow the gate.
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights are multiplied by `gain`.
         gain: Function that derives the initial gain from the depth.
         alpha: Function that derives the weight of the skip connection from the depth.

@@ -217,7 +217,7 @@ Tracker = TensorBoard | WeightsAndBiases
 
 
 def import_wandb() -> Any:
-    return import_extra("wandb", "wandb", "training.tracker wandb needs Weights & Biases")
+    return import_extra("wandb", "wandb", "training.tracker 'wandb' needs Weights & Biases")
 
 
 PACKAGES = (

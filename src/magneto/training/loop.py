@@ -184,7 +184,7 @@ def train(
         config: Settings of the training loop.
         run: Directory of checkpoints and logs.
         seed: Seed of weights, data order and dropout.
-        resume: Flag for a start from the newest undamaged checkpoint in `run`.
+        resume: True to start from the newest undamaged checkpoint in `run`.
         hooks: Hooks that are called after logging and before evaluation.
         report: Progress display. The default display writes to stderr.
         recipe: Recipe as plain values by section, saved in checkpoints. A run can't be resumed with
@@ -270,7 +270,7 @@ def begin_run(
 
     Args:
         state: State at step 0.
-        resume: Flag that allows the resumption of an existing run.
+        resume: True if an existing run may be resumed.
         save_recipe: Function that is called before the first write.
 
     Returns:

@@ -40,7 +40,7 @@ def build_optimizer(
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
     if scales and config.optimizer != "adamw":  # the scales are those of Adam
-        raise ValueError("model.parametrization mup needs training.optimizer adamw")
+        raise ValueError("model.parametrization 'mup' needs training.optimizer 'adamw'")
     groups = parameter_groups(model, config.weight_decay, multipliers or {}, scales)
     for group in groups:
         group["lr"] = rate * group["multiplier"]

@@ -110,8 +110,8 @@ class Task(ABC):
             this name.
         higher_is_better: True if higher values of the primary metric are better.
         unit: Unit of throughput in the plural, such as "tokens".
-        whole_model: Reason why each rank needs a whole model, for error messages. `whole_model` is
-            "" if ranks may hold shards of the model.
+        whole_model: Text for error messages that says why each rank needs the whole model; "" if
+            ranks may hold shards of the model.
         ModelConfig: Dataclass of the recipe's section `model`, for a task of your own.
         DataConfig: Dataclass of the recipe's section `data`, for a task of your own.
         model_config: Values of the section `model`.
@@ -322,8 +322,8 @@ def strategy_error(task: Task, strategy: str) -> str:
     """Return why a strategy does not suit a task, or "" if the strategy suits the task."""
     if strategy not in SHARDED or not task.whole_model:
         return ""
-    return (f"training.distributed {strategy}: {task.whole_model}. Each rank needs a whole model "
-            "for this task: use ddp")  # fmt: skip
+    return (f"training.distributed cannot be {strategy!r}, because {task.whole_model}. Each rank "
+            "needs the whole model for this task: use 'ddp'")  # fmt: skip
 
 
 @contextmanager
@@ -395,7 +395,7 @@ def read_files(path: Path) -> dict[str, bytes]:
 
 
 def resolved_fields(run: Path) -> dict[str, Any]:
-    """Return the recipe's fields that a run's data determined, or {} before the run's start.
+    """Return the recipe's fields that the data determined, or {} if the run has not started.
 
     Raises:
         FileNotFoundError: If an asset is missing, such as the tokenizer. The weights fit only the

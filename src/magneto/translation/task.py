@@ -68,7 +68,7 @@ class Translation(Task):
         super().__init__(model, data, seed)
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
-            self.whole_model = "evaluations with data.select_by bleu translate sentences"
+            self.whole_model = "with data.select_by 'bleu', evaluations translate sentences"
 
     @cached_property
     def text(self) -> PreparedParallel:

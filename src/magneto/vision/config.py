@@ -403,7 +403,7 @@ class ImageModelConfig(ImageEncoderConfig):
     @rule
     def _masked_patches_stay_unseen(self) -> Iterator[str]:
         if self.stem != "linear":
-            yield "stem must be linear: convolutions leak masked patches to their neighbours"
+            yield "stem must be 'linear', because convolutions leak masked patches to neighbours"
 
 
 @configuration

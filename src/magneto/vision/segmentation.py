@@ -170,7 +170,7 @@ class Segmentation(FineTuning):
 
     primary_metric = "mean_iou"
     higher_is_better = True
-    whole_model = "segmentation runs the model several times on a large image"
+    whole_model = "the model runs several times on a large image"
     evaluation_batch = 8
 
     model_config: SegmenterConfig

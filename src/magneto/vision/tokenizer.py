@@ -203,7 +203,7 @@ class ImageTokenization(ImageTask):
     initialises the codebook.
     """
 
-    whole_model = "the codebook's k-means runs only a part of the model, the encoder"
+    whole_model = "the codebook is initialised by k-means, which runs only the encoder"
     model_config: ImageTokenizerConfig
 
     @cached_property
@@ -214,8 +214,8 @@ class ImageTokenization(ImageTask):
         super().check()
         config = self.model_config
         if self.data_config.normalisation != "half":
-            raise ValueError("data.normalisation must be half: an image tokenizer needs pixels "
-                             "from -1 to 1")  # fmt: skip
+            raise ValueError("data.normalisation must be 'half', because an image tokenizer needs "
+                             "pixels from -1 to 1")  # fmt: skip
         if config.target_width not in (None, self.teacher.width):
             raise ValueError(f"model.target_width is {config.target_width}, but the teacher's "
                              f"features have a width of {self.teacher.width}: do not set "

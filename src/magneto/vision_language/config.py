@@ -98,8 +98,8 @@ class PairPoolingConfig(FineTunedConfig):
     @rule
     def _a_text_has_a_word(self) -> Iterator[str]:
         if self.ends_in_mask and self.max_length == 3:
-            yield ("max_length must be at least 4, not 3: with pooling mask_token, a text has "
-                   "<s>, a word, <mask> and </s>")  # fmt: skip
+            yield ("max_length must be at least 4, not 3: with pooling 'mask_token', a text "
+                   "has <s>, a word, <mask> and </s>")  # fmt: skip
 
     @property
     def ends_in_mask(self) -> bool:
@@ -237,7 +237,7 @@ class MaskedDataConfig(CaptionDataConfig):
     def _images_are_whole(self) -> Iterator[str]:
         for name in ("augmentation", "image_augmentation"):
             if getattr(self, name).erasing or getattr(self, name).repeats != 1:
-                yield f"{name}: pre-training needs erasing 0 and repeats 1"
+                yield f"{name}: in pre-training, erasing must be 0 and repeats must be 1"
 
 
 @configuration

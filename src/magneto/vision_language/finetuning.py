@@ -237,7 +237,7 @@ class FineTunedTask(ImageTextTask):
         if not self.model_config.ends_in_mask:
             return []
         if self.tokenizer.mask is None:
-            raise ValueError("model.pooling is mask_token, but the tokenizer has no mask token. "
+            raise ValueError("model.pooling is 'mask_token', but the tokenizer has no mask token. "
                              "Set another data.tokenizer or model.pooling.")  # fmt: skip
         return [self.tokenizer.mask]
 

@@ -60,7 +60,7 @@ class ImageTextRetrieval(CaptionedTask):
 
     primary_metric = "mean_recall"
     unit = "pairs"
-    whole_model = "image-text retrieval runs the model twice in each step"
+    whole_model = "the model runs twice in each step"
     model_config: ImageTextRetrieverConfig
     data_config: RetrievalDataConfig
     # Embeddings of all images and texts of a step's global batch, without a gradient.

@@ -182,7 +182,7 @@ def test_bleu_and_shares_of_a_model_are_refused_before_any_work(
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     words = f"--data {text} --data.languages null --data.select_by bleu --distributed fsdp".split()
     line = refused(capsys, "train", "translation/tiny", "--out", tmp_path / "run", *words)
-    assert "data.select_by bleu" in line and "use ddp" in line
+    assert "data.select_by 'bleu'" in line and "use 'ddp'" in line
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
 
 

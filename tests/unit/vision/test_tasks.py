@@ -60,7 +60,7 @@ def test_they_learn(tokenizer_run: Path, modelling_run: Path) -> None:
 
 MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("image-classification", {"model__classes": 9}, "has 10 classes, but model.classes is 9"),
-    ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be half"),
+    ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be 'half'"),
     ("image-tokenizer", {"model__target_width": 7}, "target_width is 7, but .* width of 5"),
     ("image-tokenizer", {"model__channels": 3}, "have 1 channel, but model.channels is 3"),
     ("image-modelling", {"model__codes": None}, "builtin:patches needs a number"),
@@ -273,7 +273,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (ImageClassifierConfig, {**BACKBONE, "image_size": 9}, r"\(2\) must divide image_size \(9\)"),
     (ImageTokenizerConfig, {"teacher": "clop"}, "hog, pixels, clip:PATH.*not 'clop'"),
     (ImageModelConfig, {**BACKBONE, "aggregation_layer": 3}, r"below layers \(3\), not 3"),
-    (ImageModelConfig, {"stem": "convolutions"}, "stem must be linear"),
+    (ImageModelConfig, {"stem": "convolutions"}, "stem must be 'linear'"),
     (SegmenterConfig, {**SEGMENTER, "stride": 17}, r"stride must be from 1 to image_size \(16\)"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 1, 2, 4)}, "at the top layer, 3"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 2, 1, 3)}, "feature_layers must ascend"),

@@ -116,7 +116,7 @@ def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
         task.framed_whole("abcdef")
     task = question_task(tmp_path, {"pooling": "mask_token"})
     task.tokenizer.mask = None
-    with pytest.raises(ValueError, match=r"mask_token, but the tokenizer has no mask"):
+    with pytest.raises(ValueError, match=r"mask_token', but the tokenizer has no mask"):
         task.framed("training", ["a"])
 
 

@@ -252,7 +252,7 @@ def test_mistakes_are_told() -> None:
         build(data__text_length=41)
     for name in ("augmentation", "image_augmentation"):
         for change in ({"repeats": 2}, {"erasing": 0.5}):
-            with pytest.raises(ValueError, match=rf"\b{name}: pre-training needs erasing 0"):
+            with pytest.raises(ValueError, match=rf"\b{name}: in pre-training, erasing must be 0"):
                 MaskedDataConfig(**{name: AugmentationConfig(**change)})  # type: ignore[arg-type]
 
 

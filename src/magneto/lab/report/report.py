@@ -289,7 +289,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return table rows that compare the growth of an SGD step's effect with the bound's growth."""
+    """Return table rows that compare the growth of a step's effect with the growth of its bound."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
