@@ -44,7 +44,8 @@ from magneto.data.sources import (
     split_of,
 )
 
-ENDINGS = (".txt", *RECORDS, ".tar")
+# WikiText's files are wiki.train.tokens and wiki.train.raw.
+ENDINGS = (".txt", ".tokens", ".raw", *RECORDS, ".tar")
 # Characters after which a document of plain text ends at the next blank line.
 DOCUMENT_CHARACTERS = 4096
 # Longest piece of a line: a file without line ends would fill the memory.

@@ -309,7 +309,7 @@ def read_tabs(path: Path, counts: Counts) -> Iterator[list[str]]:
 
 def quoted_separator(path: Path) -> str:
     first = next(read_lines(path, Counts()), "")
-    return next((character for character in ",;\t" if character in first), ",")
+    return next((character for character in ",;\t|" if character in first), ",")
 
 
 def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:

@@ -48,12 +48,12 @@ R = TypeVar("R")
 # Usual names of columns, in order of preference.
 COLUMN_ALIASES = {
     "image": ("image", "img", "image_path", "image_file", "path", "file_name", "filename", "file",
-              "filepath"),
+              "filepath", "image_name"),
     "mask": ("mask", "annotation", "segmentation", "segmentation_mask", "label_map", "mask_path"),
     "audio": ("audio", "audio_filepath", "audio_path", "path", "file", "wav", "file_name",
               "filename"),
     "text": ("text", "caption", "captions", "texts", "sentence", "sentences", "transcript",
-             "transcription", "normalized_text", "raw", "title", "txt"),
+             "transcription", "normalized_text", "raw", "title", "txt", "comment"),
     "label": ("label", "labels", "class", "category", "target", "fine_label", "cls",
               "gold_label"),
     "question": ("question",),

@@ -411,9 +411,9 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
     else:
         present = {*files}
         for file in files:
-            if file.suffix.lower() in AUDIO_ENDINGS and file.with_suffix(".txt") in present:
-                top = file.relative_to(folder).parts[0]  # may name a split
-                name = top if file.parent != folder and split_of(top) else here
+            if file.suffix.lower() in AUDIO_ENDINGS and transcript_of(file) in present:
+                above = file.relative_to(folder).parts[:-1]
+                name = next((part for part in above if split_of(part)), here)
                 places.setdefault(name, []).append(file)
         read = paired_rows
     if not places:
@@ -469,10 +469,18 @@ def ljspeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
             yield {"audio": audio, "text": texts[-1] if texts else None, "id": id}
 
 
+def transcript_of(path: Path) -> Path:
+    upper = path.with_suffix(".TXT")
+    return upper if upper.is_file() else path.with_suffix(".txt")
+
+
 def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
     try:
         with guarded():
-            text = " ".join(read_lines(path.with_suffix(".txt"), counts))
+            text = " ".join(read_lines(transcript_of(path), counts))
+            # In TIMIT, the numbers of the first and of the last sample precede the text.
+            if any(path.with_suffix(end).is_file() for end in (".phn", ".PHN")):
+                text = re.sub(r"^\d+ \d+ ", "", text)
     except BadRecord as error:
         counts.record(MALFORMED, str(path), str(error))
     else:

@@ -67,7 +67,7 @@ PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "q
          ("question", "passage"))  # fmt: skip
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
 COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
-TEXTS = (".txt",)
+TEXTS = (".txt", ".tokens", ".raw")
 # With this many texts per folder on average, folders are likely classes. Folders with the books of
 # one author have fewer texts.
 TEXTS_EACH = 20
@@ -128,6 +128,8 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
     names = {path.name for path in files}
     if any(map(VQA_QUESTIONS.fullmatch, names)):
         return [Candidate("visual-question-answering", "VQA v2's files of questions")]
+    if any(path.name == "train.json" and is_nlvr2(path) for path in files):
+        return [Candidate("visual-reasoning", "NLVR2's files of statements")]
     if any(re.fullmatch(r"dataset.*\.json(\.gz)?", name) for name in names):
         return captions("captions in Karpathy's layout")
     if any(COCO_CAPTIONS.fullmatch(path.name) and not is_list(path) for path in files):
@@ -139,7 +141,9 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
     by_kind = {kind: [p for p in files if p.name.lower().endswith(own)]
                for kind, own in ENDINGS.items()}  # fmt: skip
     paths = {*files}
-    if any(path.with_suffix(".txt") in paths for path in by_kind["audio"]):
+    if any(
+        {path.with_suffix(end) for end in (".txt", ".TXT")} & paths for path in by_kind["audio"]
+    ):
         return [Candidate("transducer", "recordings with a .txt file beside each")]
     if has_masks(folder, by_kind["image"]):
         return [Candidate("segmentation", "a folder of images and a folder of masks")]
@@ -155,25 +159,55 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         if found:
             return found
     if by_kind["image"]:
-        if len(classes := classes_of(folder, by_kind["image"])) < 2:
-            found = quantity(len(by_kind["image"]), "images")
-            unused = f" ({tables[0].name} has no column of image files)" if tables else ""
-            return [Candidate("image-modelling", f"{found} without labels{unused}")]
-        return [Candidate("image-classification", f"images in {len(classes)} folders")]
-    if texts := [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]:
+        return image_candidates(folder, by_kind["image"], tables)
+    return text_folder_candidates(folder, files, by_kind["audio"])
+
+
+def text_folder_candidates(
+    folder: Path, files: Sequence[Path], recordings: Sequence[Path]
+) -> list[Candidate]:
+    texts = [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]
+    if texts and 2 * len(recordings) < len(texts):
         as_text = language_modelling(quantity(len(texts), "files") + " of text")
-        classes = classes_of(folder, [path for path in texts if path.suffix in TEXTS])
+        classes = classes_of(folder, [path for path in texts if path.suffix == ".txt"])
         if len(classes) < 2:
             return as_text
         labelled = Candidate("text-classification", f"texts in {len(classes)} folders")
         few = len(texts) < TEXTS_EACH * len(classes)
         return [*as_text, labelled] if few else [labelled, *as_text]
+    inner = next((path.parent for path in texts if has_ending(path, RECORDS)), folder)
+    if recordings and inner != folder:
+        raise ValueError(f"{folder} has recordings, and tables in {inner}. Give this folder.")
     audio = (". Its recordings have no transcripts: add a .txt file of the same name beside each "
              "recording, or use a table with columns audio and text")  # fmt: skip
-    endings = join_words(sorted({path.suffix for path in files}), 5)
+    endings = join_words(sorted({path.suffix or path.name for path in files}), 5)
     others = f", but files that end in {endings}" if files else ""
     raise ValueError(f"no task fits {folder}: it has no images, tables or texts (.txt)"
-                     f"{audio if by_kind['audio'] else others}")  # fmt: skip
+                     f"{audio if recordings else others}")  # fmt: skip
+
+
+def image_candidates(
+    folder: Path, images: Sequence[Path], tables: Sequence[Path]
+) -> list[Candidate]:
+    classes, inner = classes_of(folder, images), folder
+    found = quantity(len(images), "images")
+    unused = f" ({tables[0].name} has no column of image files)" if tables else ""
+    alone = [Candidate("image-modelling", f"{found} without labels{unused}")]
+    # Food-101's classes are in images/.
+    while len({path.relative_to(inner).parts[0] for path in images}) == 1 and len(images) > 1:
+        inner = inner / images[0].relative_to(inner).parts[0]
+        classes = classes_of(inner, images)
+    if len(classes) < 2:
+        return alone
+    options, alone = ({}, []) if inner == folder else ({"data.source": str(inner)}, alone)
+    place = "" if inner == folder else f" of {inner.relative_to(folder)}"
+    reason = f"images in {len(classes)} folders{place}"
+    return [Candidate("image-classification", reason, options), *alone]
+
+
+def is_nlvr2(path: Path) -> bool:
+    first = next(read_lines(path, Counts()), "")
+    return bool(re.search(r'"identifier": *"train-\d+-\d+-\d+"', first))
 
 
 def candidates_of_tables(
@@ -321,7 +355,7 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
         if several and not both:
             table.check_one_class(several)
         alone = Candidate("image-modelling", "images without labels", image)
-        phrases = label is not None and label == text and has_phrases(table, label)
+        phrases = text is not None and (label == text or named_so) and has_phrases(table, text)
         return ([*both, by_label] if phrases else [by_label] * bool(label) + both) or [alone]
     if "audio" in kinds.values():
         if text:
@@ -344,9 +378,16 @@ def other_labels(classes: Sequence[str]) -> str:
 
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
-    """Raise ValueError with a proposed header if a table's first line is not a header."""
+    """Raise ValueError with a proposed header if a table's first line is not a header.
+
+    Tables with the addresses of images are refused too.
+    """
     if not kinds or not len(table):
         raise ValueError(f"{table.where} has no rows")
+    for name in (name for name, kind in kinds.items() if kind == "image"):
+        if str(first_values(table, name)[:1]).startswith(("['http:", "['https:")):
+            raise ValueError(f"{table.where} has addresses of images, not files. Download the "
+                             "images, and write their paths.")  # fmt: skip
     if len(table) == 1 and (lists := [name for name, kind in kinds.items() if kind == "list"]):
         raise ValueError(f"{table.where} has one record, and lists in {abbreviate(lists[0])}. "
                          "Write a list of records, or one record per line.")  # fmt: skip

@@ -145,6 +145,13 @@ def test_texts_beside_recordings(tmp_path: Path) -> None:
     table, counts = read(tmp_path, "train")
     assert table.values("id") == ["train/b", "train/anna/a"]
     assert set(table.values("text")) == {"two lines"} and counts[MALFORMED] == 1
+    for split in ("TRAIN", "TEST"):  # TIMIT
+        write(tmp_path / "data" / split / "DR1" / "FCJF0" / "SA1.wav")
+        (tmp_path / "data" / split / "DR1" / "FCJF0" / "SA1.TXT").write_text("0 4679 She had.\n")
+        (tmp_path / "data" / split / "DR1" / "FCJF0" / "SA1.PHN").write_text("0 3050 h#\n")
+    table, _ = read(tmp_path / "data", "TRAIN")
+    assert table.values("text") == ["She had."]
+    assert {"TRAIN", "TEST"} <= {*splits(tmp_path)}
 
 
 def test_ljspeech(tmp_path: Path) -> None:

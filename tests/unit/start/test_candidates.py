@@ -153,27 +153,40 @@ def test_folders(tmp_path: Path) -> None:
     images(tmp_path / "voc", "JPEGImages/1.jpg", "SegmentationClass/1.png")
     images(tmp_path / "inner", "train/images/1.png", "train/masks/1.png")
     images(tmp_path / "cities", "leftImg8bit/train/a/1.png", "gtFine/train/a/1_labelIds.png")
+    images(tmp_path / "food", "images/tea/1.png", "images/pie/1.png")
+    images(tmp_path / "nlvr2", "dev/dev-1-0-img0.png")
     images(tmp_path / "seen", "train/1.png", "train_labels/1.png")
     for name in (
         "text/book.txt", "books/austen/1.txt", "books/dickens/1.txt", "lines/train.en",
-        "lines/train.de", "speech/1.wav", "speech/1.txt", "voice/wavs/1.wav",
+        "lines/train.de", "timit/SA1.WAV", "timit/SA1.TXT",
+        "wiki/wiki.train.tokens", "speech/1.wav", "speech/1.txt", "voice/wavs/1.wav",
         *(f"reviews/train/{['good', 'bad'][number % 2]}/{number}.txt" for number in range(40)),
     ):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words\nmore\n", encoding="utf-8")
     (tmp_path / "voice" / "metadata.csv").write_text("1|Dr. Who|Doctor Who\n", encoding="utf-8")
     (tmp_path / "coco" / "captions_val2017.json").write_text("{}", encoding="utf-8")
+    statement = json.dumps({"sentence": "Dogs.", "identifier": "train-1-0-0", "label": "True"})
+    (tmp_path / "nlvr2" / "train.json").write_text(statement, encoding="utf-8")
     expected = {
         "coco": "image-captioning", "years": "image-modelling", "voc": "segmentation",
         "vehicles": "image-classification",
         "voice": "transducer", "classes": "image-classification", "split": "image-classification",
         "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
-        "inside": "image-classification", "inner": "segmentation", "cities": "segmentation",
+        "food": "image-classification", "nlvr2": "visual-reasoning", "wiki": "causal-lm",
+        "timit": "transducer", "inside": "image-classification", "inner": "segmentation",
+        "cities": "segmentation",
         "reviews": "text-classification", "books": "causal-lm", "seen": "segmentation",
         "lines": "translation", "lines/train": "translation", "speech": "transducer",
     }  # fmt: skip
     assert {name: tasks(tmp_path / name)[0] for name in expected} == expected
     assert "text-classification" in tasks(tmp_path / "books")
+    options = candidates(str(tmp_path / "food"))[0].options
+    assert options == {"data.source": str(tmp_path / "food" / "images")}
+    rows = [f"{n % 9}.jpg| {n % 5}| A dog, {n} cats ." for n in range(30)]
+    results = tmp_path / "results.csv"
+    results.write_text("\n".join(["image_name| comment_number| comment", *rows]), encoding="utf-8")
+    assert tasks(results)[0] == "image-captioning"  # Flickr30k's table
 
 
 def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
@@ -239,6 +252,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "wrapped.json").write_text('{"data": [{"text": "one"}]}')
     (tmp_path / "header.csv").write_text("text,label\n")
     (tmp_path / "pairs.tsv").write_text("".join(f"Go {n}.\tGeh {n}.\n" for n in range(20)))
+    (tmp_path / "web.tsv").write_text("caption\turl\na dog\thttps://a.com/1.jpg\n" * 2)
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "a.zip").write_bytes(b"")
     for source, message in (
@@ -250,6 +264,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
         (tmp_path / "wrapped.json", "one record, and lists in 'data'. Write a list of records"),
         (tmp_path / "header.csv", "header.csv has no rows"),
         (tmp_path / "pairs.tsv", "first line is not a header .*: text<TAB>text2"),
+        (tmp_path / "web.tsv", "addresses of images, not files"),
         (tmp_path / "packed", "no images, tables or texts .* files that end in .zip"),
         (several, r"'labels' has lists of classes, such as \['a', 'b'\].*one class in each row"),
     ):  # fmt: skip
