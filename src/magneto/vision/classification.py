@@ -167,6 +167,9 @@ class ImageClassification(FineTuning):
             raise ValueError(f"{where} has {lacking} images without a label: put each class "
                              "into a separate folder, or use a table that has a label for every "
                              "image")  # fmt: skip
+        if classes == 1:
+            raise ValueError(f"{where} has only one class, {splits.classes[0]}: give the folder "
+                             "that has a folder for each class, or a table")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, but model.classes is {known}: do not "
                              "set model.classes")  # fmt: skip

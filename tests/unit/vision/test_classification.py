@@ -160,3 +160,10 @@ def test_figures_count_answers_and_show_the_surest_mistakes(
     assert np.array_equal(drawn["confusion"][0], counts) and len(wrong) > MISTAKES
     for said, (_, words) in zip(drawn["mistakes"][1], sorted(wrong)[:MISTAKES], strict=True):
         assert said.startswith(words)
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    write_colours(tmp_path / "images", {"red": "red", "blue": "blue"})  # as in Food-101
+    config = ImageClassificationDataConfig(source=str(tmp_path))
+    with pytest.raises(ValueError, match="only one class, images: give the folder"):
+        ImageClassification(ImageClassifierConfig(image_size=8, patch_size=4), config, 1).check()
