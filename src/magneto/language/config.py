@@ -24,7 +24,7 @@ class LanguageModelConfig(TransformerConfig):
     vocab_size: PositiveInt | None = None
     """Vocabulary size; null uses the tokenizer's vocabulary size."""
     tie_embeddings: bool = True
-    """Share one matrix between the token embedding and the output projection."""
+    """If true, the token embedding and the output projection are one matrix."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
     the embeddings by sqrt(width), as in fairseq and in the paper's theory. The multiplied
@@ -52,7 +52,7 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     """Configuration of a text encoder with a masked-token head."""
 
     tie_embeddings: bool = True
-    """Share one matrix between the token embedding and the output projection."""
+    """If true, the token embedding and the output projection are one matrix."""
     loss_chunk: Free[NonNegativeInt] = 1024
     """Number of rows of logits that the loss computes at a time. A smaller number needs
     less memory. With `loss_chunk` 0, the loss computes all rows at once."""
