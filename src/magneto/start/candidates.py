@@ -112,6 +112,9 @@ def candidates(source: str, given: Mapping[str, Any] | None = None) -> list[Cand
     if has_ending(path, RECORDS) or path.suffix in (".tar", ".parquet"):
         return table_candidates(first_table(source), given)
     some = list(islice(read_lines(path, Counts()), SAMPLED_LINES))
+    if len(some) > 1 and all("\t" in line for line in some):
+        raise ValueError(f"{path} has columns, separated by tabs. Rename it to {path.stem}.tsv, "
+                         "and add a header line such as text<TAB>label or en<TAB>de.")  # fmt: skip
     if len(some) > 1 and all(line.strip() for line in some):
         found = language_modelling(f"{path.name} is text without blank lines")
         return [replace(each, options={"data.document": "line"}) for each in found]
@@ -192,6 +195,8 @@ def image_candidates(
     classes, inner = classes_of(folder, images), folder
     found = quantity(len(images), "images")
     unused = f" ({tables[0].name} has no column of image files)" if tables else ""
+    if (folder / "captions.txt").is_file():  # a version of Flickr8k
+        unused = " (captions.txt is not read: rename it to captions.csv)"
     alone = [Candidate("image-modelling", f"{found} without labels{unused}")]
     # Food-101's classes are in images/.
     while len({path.relative_to(inner).parts[0] for path in images}) == 1 and len(images) > 1:
@@ -493,7 +498,7 @@ def column_kind(table: Table, name: str) -> str:
         return "image" if ending in IMAGE_ENDINGS else "audio"
     if all(map(is_number, words)):
         whole = all(float(word).is_integer() for word in words)
-        if len(words) > 2 and all(float(b) - float(a) == 1 for a, b in pairwise(words)):
+        if whole and len(words) > 2 and all(float(a) < float(b) for a, b in pairwise(words)):
             return "row number"
         return "class" if few and whole else "number"
     return "class" if few else "text"

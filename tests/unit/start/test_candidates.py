@@ -253,6 +253,9 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "header.csv").write_text("text,label\n")
     (tmp_path / "pairs.tsv").write_text("".join(f"Go {n}.\tGeh {n}.\n" for n in range(20)))
     (tmp_path / "web.tsv").write_text("caption\turl\na dog\thttps://a.com/1.jpg\n" * 2)
+    (tmp_path / "deu.txt").write_text("Go.\tGeh.\nHi.\tHallo.\n")
+    ids = "".join(f"{n * n + 1}\tGo {n}.\t{n * 7}\tGeh {n}.\n" for n in range(20))
+    (tmp_path / "tatoeba.tsv").write_text(ids)
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "a.zip").write_bytes(b"")
     for source, message in (
@@ -265,6 +268,8 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
         (tmp_path / "header.csv", "header.csv has no rows"),
         (tmp_path / "pairs.tsv", "first line is not a header .*: text<TAB>text2"),
         (tmp_path / "web.tsv", "addresses of images, not files"),
+        (tmp_path / "deu.txt", r"Rename it to deu\.tsv"),
+        (tmp_path / "tatoeba.tsv", "such as: column1<TAB>text<TAB>column3<TAB>text2"),
         (tmp_path / "packed", "no images, tables or texts .* files that end in .zip"),
         (several, r"'labels' has lists of classes, such as \['a', 'b'\].*one class in each row"),
     ):  # fmt: skip
