@@ -90,8 +90,8 @@ class TextDataConfig:
     """Restrict attention to tokens of the same document."""
     streaming: bool = False
     """Read and tokenise the text during training, without a cache. Use streaming for corpora larger
-    than the disk. A "bpe" tokenizer is trained on the first 20,000 documents. Validation takes at
-    most 20,000 times `validation_fraction` documents."""
+    than the disk. A "bpe" tokenizer is trained on the first 20,000 documents. At most 20,000
+    times `validation_fraction` documents are used for validation."""
 
     @rule
     def _vocabulary_has_all_bytes(self) -> Iterator[str]:

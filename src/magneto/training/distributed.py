@@ -200,8 +200,8 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
         why = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(
-            f"training.device {name}: torch can't compute on this device ({why}). torch finds "
-            f"{torch.cuda.device_count()} GPUs, numbered from 0. Use auto, cpu or cuda."
+            f"training.device {name!r}: torch can't compute on this device ({why}). torch finds "
+            f"{torch.cuda.device_count()} GPUs, numbered from 0. Use 'auto', 'cpu' or 'cuda'."
         ) from error
     if device.type == "cuda":
         torch.cuda.set_device(device)

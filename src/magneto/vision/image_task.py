@@ -95,7 +95,8 @@ class Prediction:
     Attributes:
         labels: Names of classes with their probabilities, the most probable first. In segmentation,
             a class's share of the pixels replaces the probability.
-        pictures: Contents of PNG files by name. Segmentation draws the classes over the image.
+        pictures: Contents of PNG files by name. In segmentation, they show the classes over the
+            image.
     """
 
     labels: Sequence[tuple[str, float]]

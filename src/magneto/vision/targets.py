@@ -358,7 +358,7 @@ class CodePrediction(ImageInputTask):
         elif Path(name).name == PATCHES_FILE:
             found = PatchTokenizer(config, load_file(name)["vectors"])
         elif config.codes is None:
-            raise ValueError(f"data.image_tokenizer {name} needs a number of codes: set "
+            raise ValueError(f"data.image_tokenizer {name!r} needs a number of codes: set "
                              "model.codes")  # fmt: skip
         elif name == BUILTIN_TOKENIZER:
             some = islice(self.plain_batches(), SAMPLED_BATCHES)

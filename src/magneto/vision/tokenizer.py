@@ -125,7 +125,7 @@ class PretrainedTeacher(nn.Module):
                              "model.image_size and model.patch_size")  # fmt: skip
         if config.channels != vision.num_channels:
             raise ValueError(f"the teacher {path} reads {vision.num_channels} channels: set "
-                             f"model.channels {vision.num_channels}")  # fmt: skip
+                             f"model.channels to {vision.num_channels}")  # fmt: skip
         for name in ("image_mean", "image_std"):
             values = torch.tensor(found[name]).view(-1, 1, 1)
             self.register_buffer(name, values, persistent=False)

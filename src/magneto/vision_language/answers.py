@@ -60,7 +60,7 @@ CONTRACTED = re.findall(
     you've
 """,
 )
-"""Contractions. Normalisation changes "dont" to "don't", for example."""
+"""Contractions. For example, "dont" is normalised to "don't"."""
 
 When = Literal["where_annotators_disagree", "always"]
 """When answers are normalised before the comparison.

@@ -285,7 +285,7 @@ def load_questions(
     def read(source: str) -> Mapping[str, Table]:
         folder, split = vqa_folder(source), config.validation_split
         if folder is None and split != "held_out":
-            raise ValueError(f"data.validation_split {split} needs VQA v2, but {source} is not "
+            raise ValueError(f"data.validation_split {split!r} needs VQA v2, but {source} is not "
                              "VQA v2: do not set data.validation_split")  # fmt: skip
         if folder is not None:
             tables[source] = vqa_tables(folder, config, counts)

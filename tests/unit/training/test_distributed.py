@@ -193,7 +193,7 @@ def test_each_start_on_one_machine_has_names_of_its_own(monkeypatch: pytest.Monk
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cpu") == pick_device("cpu:3") == torch.device("cpu")
-    with pytest.raises(ValueError, match=r"training.device meta: "):
+    with pytest.raises(ValueError, match=r"training.device 'meta': "):
         pick_device("meta")  # it has shapes, and no numbers
     chosen = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -213,7 +213,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cuda", "CUDA out of memory"), ("cuda:3", "CUDA out of memory"),
         ("gpu", "Expected one of cpu, .*"),
     ):  # fmt: skip
-        words = rf"^training.device {name}: .* \({why}\)\. torch finds 2 GPUs"
+        words = rf"^training.device {name!r}: .* \({why}\)\. torch finds 2 GPUs"
         with pytest.raises(ValueError, match=words):
             pick_device(name)
     assert chosen == [torch.device("cuda:1")] * 2

@@ -63,7 +63,7 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be 'half'"),
     ("image-tokenizer", {"model__target_width": 7}, "target_width is 7, but .* width of 5"),
     ("image-tokenizer", {"model__channels": 3}, "have 1 channel, but model.channels is 3"),
-    ("image-modelling", {"model__codes": None}, "builtin:patches needs a number"),
+    ("image-modelling", {"model__codes": None}, "'builtin:patches' needs a number"),
     ("image-modelling", {"data__image_tokenizer": "nowhere"}, "no run in nowhere"),
     ("segmentation", {"data__source": "builtin:digits"}, "has no masks"),
     ("segmentation", {}, "has 11 classes, but model.classes is 5"),

@@ -137,7 +137,7 @@ def test_vqa_is_split_by_images(tmp_path: Path) -> None:
     assert {*image_keys(found.validation)} == names and len(found.validation) == 4
     assert len(image_keys(found.train)) == 10 and len(found.train) == 20
     # Scores of other questions would be taken for those of the test split.
-    with pytest.raises(ValueError, match=r"test2015 needs VQA v2"):
+    with pytest.raises(ValueError, match=r"'test2015' needs VQA v2"):
         load("builtin:shapes", validation_split="test2015")
 
 
