@@ -33,7 +33,7 @@ from magneto.data.files import (
     walk_files,
 )
 from magneto.data.media import ENDINGS, Files, HubMedia, MediaColumn, Members
-from magneto.data.problems import BadRecord, Counts, guarded
+from magneto.data.problems import BadRecord, Counts, guarded, join_words
 from magneto.data.sources import (
     SPLIT_NAMES,
     HubDataset,
@@ -251,10 +251,23 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
         whole = len(splits) == 1 and is_class(splits["train"], classes, kind)
     elif splits_cover(named, inside.values(), kind):
         splits, whole = named, False
+    elif len(named) > 1 and "train" in named and not splits:
+        rest = [path.name for path in inside.values() if path not in named.values()]
+        own = join_words([path.name for path in named.values()])
+        others = f"others ({join_words(rest, 5)})"
+        raise ValueError(f"{folder} has folders of splits ({own}) and {others}. Remove the others, "
+                         "or use a table.")  # fmt: skip
     else:
         whole = bool(classes or not splits)
     splits = {"train": folder} if whole else splits
-    return {split: read_folder(path, kind, counts) for split, path in splits.items()}
+    return {split: read_folder(unwrapped(path), kind, counts) for split, path in splits.items()}
+
+
+def unwrapped(folder: Path) -> Path:
+    """Return the folder in a folder of the same name, such as seg_train/seg_train."""
+    inside = [*folder.iterdir()]
+    alone = len(inside) == 1 and inside[0].name == folder.name and inside[0].is_dir()
+    return unwrapped(inside[0]) if alone else folder
 
 
 def splits_cover(named: Mapping[str, Path], inside: Iterable[Path], kind: str) -> bool:

@@ -53,6 +53,13 @@ def test_folders_named_after_splits_in_other_ways(tmp_path: Path) -> None:
     write(tmp_path / "a" / "annotations" / "train.json", b"{}")
     found = load(tmp_path / "a")
     assert (len(found.train), len(found.validation), found.classes) == (20, 4, ["cat", "dog"])
+    class_folders(tmp_path / "c" / "seg_train" / "seg_train")
+    class_folders(tmp_path / "c" / "seg_val" / "seg_val", each=2)
+    found = load(tmp_path / "c")
+    assert (len(found.train), len(found.validation), found.classes) == (20, 4, ["cat", "dog"])
+    class_folders(tmp_path / "c", ("seg_pred",))
+    with pytest.raises(ValueError, match=r"splits \(seg_train, seg_val\) and others \(seg_pred\)"):
+        load(tmp_path / "c")
     class_folders(tmp_path / "b", ("bus", "train"))  # vehicles
     found = load(tmp_path / "b", validation_fraction=0.4)
     assert (len(found.train) + len(found.validation), found.classes) == (20, ["bus", "train"])
