@@ -163,13 +163,13 @@ GLUE = {
 TRAIN = {
     "train": (
         *SPLIT_NAMES["train"],
-        *("in_domain_train", "msr_paraphrase_train", "multinli_1.0_train"),
+        *("in_domain_train", "msr_paraphrase_train", "multinli_1.0_train", "sts-train"),
     )
 }
 VALIDATION = {
     "validation": (
         *("dev", "dev_matched", *SPLIT_NAMES["validation"], "validation_matched", "in_domain_dev"),
-        *("multinli_1.0_dev_matched", "msr_paraphrase_test"),
+        *("multinli_1.0_dev_matched", "msr_paraphrase_test", "sts-dev"),
     ),
     "mismatched": ("dev_mismatched", "validation_mismatched", "multinli_1.0_dev_mismatched"),
 }

@@ -220,14 +220,16 @@ def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
 
 
 def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
-    if task is None or not has_ending(path, (".tsv", ".txt")):
+    benchmark = bool(task and task.regression and re.match(r"sts-.*\.csv", path.name))
+    if task is None or not (benchmark or has_ending(path, (".tsv", ".txt"))):
         return read_file(path, counts)
     rows = list(read_tabs(path, counts))
     first = rows[0] if rows else []
     names, places = first, tuple(range(len(first)))
     if task.column_indices and not {*task.text} & {*first}:
         names = [task.text[0], *task.pair[:1], task.label[0]]
-        places = task.column_indices
+        # Tabs separate genre, file, year, number, score and two sentences in sts-train.csv.
+        places = (5, 6, 4) if benchmark else task.column_indices
     start = int(names is first)
 
     def read(cells: list[str]) -> list[str] | None:

@@ -87,6 +87,16 @@ def test_snlis_labels_without_agreement_are_missing(tmp_path: Path) -> None:
     assert read(tmp_path / "rows.tsv")[0] == [("A b.", None, "neutral")]
 
 
+def test_files_of_the_sts_benchmark(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        row = f'main-news\theadlines\t2015\t0042\t4.200\tA {split}.\t"B c.\tlink'
+        (tmp_path / f"sts-{split}.csv").write_text(f"{row}\n{row}\n")
+    config = ClassificationDataConfig(source=str(tmp_path), glue="stsb", target="number")
+    texts = read_texts(config)
+    assert texts.train[0] == {"text": "A train.", "pair": '"B c.', "label": "4.200"}
+    assert texts.validation[""][0]["text"] == "A dev."
+
+
 @pytest.mark.parametrize("name", GLUE)
 def test_glues_own_shapes(name: str, tmp_path: Path) -> None:
     file, text, expected = SHAPES[name]
