@@ -13,8 +13,8 @@ from tests.unit.test_imports import FILES, module_name
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 46_560,
-    "lines of tests": 31_930,
+    "lines of source": 47_180,
+    "lines of tests": 31_980,
     "lines of benchmarks": 4_510,
     "modules": 154,
     "modules with one importer": 23,

@@ -98,7 +98,7 @@ def test_translation(tmp_path: Path, capsys) -> None:
     ("name", "changes", "message"),
     [
         ("image-tokenizer", {}, "image-tokenizer has no export"),
-        ("visual-question-answering", {"data.input": "question"}, "data.input is question"),
+        ("visual-question-answering", {"data.input": "question"}, "data.input 'question'"),
     ],
 )
 def test_other_models_are_refused(
