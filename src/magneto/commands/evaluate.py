@@ -106,8 +106,6 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError([f"--keep {args.keep!r}: use only letters, digits, '-', '_' and '.'"])
     from magneto.runs import run_task
 
-    changed = any(name.startswith("data.") for name in overrides)
-    args.own_data = not (args.data or args.splits or changed)
     special = "tasks" if args.tasks is not None else "features" if args.features else None
     run_task(args.run, overrides, f"evaluate --{special}" if special else None)
     kind = special or open_run(args.run).task
@@ -139,9 +137,9 @@ def main(words: Sequence[str]) -> int:
 
 def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from magneto.runs import load_run, other_data
-    from magneto.training.task import warn_changed_data
 
     check_answers(args)
+    own = reads_own_data(args, overrides)
     if args.data:
         overrides = {**other_data(args.run, args.data), **overrides}
     speech = open_run(args.run, overrides).task == "transducer"
@@ -159,7 +157,7 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
         metrics, predictions = opened.evaluate(args.limit, progress)
         if not is_main_process():
             continue
-        if args.own_data:
+        if own:
             warn_changed_data(opened.task, args.run, progress)
         if speech:
             metrics |= recognition_metrics(args, split, list(chain(*predictions)), normalise)
@@ -259,9 +257,21 @@ def check_answers(args: argparse.Namespace) -> None:
         raise ConfigError([f"--answers {path}: no permission to write in {above}"])
 
 
+def reads_own_data(args: argparse.Namespace, overrides: Mapping[str, Any]) -> bool:
+    """Return whether a run is evaluated on the data of its own recipe."""
+    return not (args.data or args.splits or any(name.startswith("data.") for name in overrides))
+
+
+def warn_changed_data(task: Any, run: Path, progress: ProgressBars) -> None:
+    from magneto.training.task import data_changed
+
+    if data_changed(task, run):
+        progress.say(f"warning: the data has changed since {run} was trained. The validation data "
+                     "may now contain training examples.")  # fmt: skip
+
+
 def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from magneto.runs import load_run, other_data, run_tokenizer
-    from magneto.training.task import warn_changed_data
     from magneto.translation.prepare import read_tags
     from magneto.translation.task import (
         TextTranslator,
@@ -272,6 +282,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     from magneto.translation.text import read_test_texts, read_validation_texts, select_directions
 
     progress, how = ProgressBars(quiet=not is_main_process()), beam_search_of(args)
+    own = reads_own_data(args, overrides)
     data: Any = open_run(args.run, overrides).data
     if args.data:
         known = read_tags(Path(run_tokenizer(args.run)))
@@ -291,7 +302,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     metrics, _ = opened.evaluate(args.limit, progress)
     if not is_main_process():
         return 0
-    if args.own_data:
+    if own:
         warn_changed_data(opened.task, args.run, progress)
     progress.say(f"{source} ({texts.split}): {texts.describe()}")
     translator = TextTranslator(opened.model, opened.task.vocabulary, data.max_length, how)

@@ -354,16 +354,13 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
         yield made
 
 
-def warn_changed_data(task: Task, run: Path, progress: Progress) -> None:
-    """Say so if the data of a prepared task is not the data that a run was trained on."""
+def data_changed(task: Task, run: Path) -> bool:
+    """Return whether a prepared task has other data than those that a run was trained on."""
     with TemporaryDirectory() as made:
         task.save_assets(Path(made))
-        for path in Path(made).glob("*.digest"):
-            kept = run / ASSETS / path.name
-            if kept.is_file() and kept.read_bytes() != path.read_bytes():
-                progress.say(f"warning: the data has changed since {run} was trained. The "
-                             "validation data may now contain training examples.")  # fmt: skip
-                return
+        digests = ((run / ASSETS / path.name, path) for path in Path(made).glob("*.digest"))
+        return any(kept.is_file() and kept.read_bytes() != path.read_bytes()
+                   for kept, path in digests)  # fmt: skip
 
 
 def write_assets(directory: Path, digest: str, tokenizer: Any = None) -> dict[str, Any]:
