@@ -58,6 +58,8 @@ from magneto.progress import SILENT, Progress
 Layout = Callable[[Path, Counts], dict[str, Table]]
 """Function that returns a folder's tables by split, or {} for a folder with another layout."""
 
+# Names of COCO's files of captions.
+COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
 SUPPORTED = (f"Use a folder, hf:NAME, or a file that ends in {', '.join(RECORDS)} (also with "
              ".gz, .xz or .bz2), .parquet or .tar.")  # fmt: skip
 OTHER_FILES = "files of other kinds left out"
@@ -243,7 +245,7 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
     Raises:
         ValueError: If a folder has no files of the kind.
     """
-    inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    inside = subfolders(folder)
     splits = standard_splits(inside)
     named = {split: path for name, path in inside.items() if (split := split_of(name))}
     classes = set(inside.values()) - set(splits.values())
@@ -261,6 +263,11 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
         whole = bool(classes or not splits)
     splits = {"train": folder} if whole else splits
     return {split: read_folder(unwrapped(path), kind, counts) for split, path in splits.items()}
+
+
+def subfolders(folder: Path) -> dict[str, Path]:
+    """Return the folders in a folder by name in lower case, sorted by name."""
+    return {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
 
 
 def unwrapped(folder: Path) -> Path:

@@ -27,6 +27,7 @@ from magneto.data.files import (
     walk_files,
 )
 from magneto.data.formats import (
+    COCO_CAPTIONS,
     SAMPLED_NAMES,
     find_files,
     find_metadata,
@@ -66,7 +67,6 @@ PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "q
          ("text", "hypothesis"), ("text", "pair"), ("question", "sentence"),
          ("question", "passage"))  # fmt: skip
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
-COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
 TEXTS = (".txt", ".tokens", ".raw")
 # With this many texts per folder on average, folders are likely classes. Folders with the books of
 # one author have fewer texts.
@@ -204,10 +204,11 @@ def image_candidates(
         classes = classes_of(inner, images)
     if len(classes) < 2:
         return alone
-    options, alone = ({}, []) if inner == folder else ({"data.source": str(inner)}, alone)
-    place = "" if inner == folder else f" of {inner.relative_to(folder)}"
-    reason = f"images in {len(classes)} folders{place}"
-    return [Candidate("image-classification", reason, options), *alone]
+    reason = f"images in {len(classes)} folders"
+    if inner == folder:
+        return [Candidate("image-classification", reason)]
+    reason += f" of {inner.relative_to(folder)}"
+    return [Candidate("image-classification", reason, {"data.source": str(inner)}), *alone]
 
 
 def is_nlvr2(path: Path) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.formats import has_files, media_column, media_names, read_source
+from magneto.data.formats import has_files, media_column, media_names, read_source, subfolders
 from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import Counts, DataProblems
 from magneto.data.sources import parse_source, standard_splits
@@ -395,10 +395,10 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     outer folders, such as train/images/ and train/masks/. In CamVid's layout, train/ is beside
     trainannot/. The images of a split without masks are counted and left out.
     """
-    inside, bare = _subfolders(folder), list[Path]()
+    inside, bare = subfolders(folder), list[Path]()
     pairs: dict[str, tuple[Path, Path]] = {}
     if pair := images_and_masks(inside):
-        own = _subfolders(pair[0])
+        own = subfolders(pair[0])
         # Folders such as train2017 are splits too.
         splits = standard_splits(own) or standard_splits({n.rstrip("0123456789"): own[n]
                                                           for n in own})  # fmt: skip
@@ -407,20 +407,17 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
                 pairs[split] = path, masks
             else:
                 bare.append(path)
-        pairs, bare = (pairs, bare) if pairs else ({"train": pair}, [])
+        if not pairs:
+            pairs, bare = {"train": pair}, []
     else:
         splits = standard_splits(inside)
         for split, path in splits.items():
             beside = [inside[path.name.lower() + suffix] for suffix in MASK_SUFFIXES
                       if path.name.lower() + suffix in inside]  # fmt: skip
-            found = (path, beside[0]) if beside else images_and_masks(_subfolders(path))
+            found = (path, beside[0]) if beside else images_and_masks(subfolders(path))
             pairs |= {split: found} if found else {}
     counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
     return {split: _paired(*pair, counts) for split, pair in pairs.items()}
-
-
-def _subfolders(folder: Path) -> dict[str, Path]:
-    return {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
 
 
 def images_and_masks(inside: Mapping[str, Path]) -> tuple[Path, Path] | None:

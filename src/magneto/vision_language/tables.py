@@ -7,7 +7,6 @@ tables.
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from magneto.data.files import existing_path, has_ending, is_list, read_list, walk_files
-from magneto.data.formats import media_column, media_names, read_source
+from magneto.data.formats import COCO_CAPTIONS, media_column, media_names, read_source
 from magneto.data.media import IMAGE_ENDINGS, Files
 from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source, paths_by_split
@@ -40,8 +39,6 @@ SEVERAL = "images left out because an image in an earlier folder has the same na
 # used for training.
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 OTHER_SPLITS = "images left out because their split is not train, restval, val or test"
-# Names of COCO's files of captions.
-COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
 
 # Batch size of evaluation.
 EVALUATION_BATCH = 64
