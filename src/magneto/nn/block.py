@@ -180,7 +180,7 @@ class DropPath(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """Learned factor per channel of a branch, initially small (arXiv 2103.17239, section 3)."""
+    """Learned factor per channel of a branch, initially small (arXiv 2103.17239, section 2)."""
 
     def __init__(self, width: int, value: float) -> None:
         super().__init__()

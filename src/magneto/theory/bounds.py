@@ -97,7 +97,7 @@ def derived_scales(
         depth: Depth of the stack.
         cross_gain: Value of v and w in cross-attention. The value is 1 in the text and the code of
             the paper (arXiv 2210.06423). By default, cross-attention has the values of
-            self-attention, as theorem 3 assumes.
+            self-attention, as theorem 3.3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
@@ -117,7 +117,7 @@ def effective_scale(fan_in: int, variance: float) -> float:
 
 
 def _printed(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l as printed in theorems 1 to 3. q_l is the same for every sublayer l.
+    """Return q_l as printed in theorems 3.1 to 3.3. q_l is the same for every sublayer l.
 
     q_l = (1 + s_2 / S_1 + s_3 / S_2 + ... + s_L / S_(L-1)) / S_L. Here s_1 ... s_L are the signals,
     and S_k = s_1 + ... + s_k is the sum of the first k signals.
@@ -196,14 +196,14 @@ _EXPANDED: dict[Form, Callable[[Sequence[float], float], list[float]]] = {
 }
 _PRE = Family(
     "pre",
-    "Foundation Transformers (arXiv 2210.06423), theorem 1 and appendices A.1, B.1",
+    "Foundation Transformers (arXiv 2210.06423), theorem 3.1 and appendices A.1, B.1",
     step=lambda v, w: v * v + w * w,
     signal=lambda v, w, alpha: v * v * w * w,
     backward=_EXPANDED,
 )
 _SUB = Family(
     "sub",
-    "Foundation Transformers (arXiv 2210.06423), theorems 2 and 3, appendices A.2, B.2",
+    "Foundation Transformers (arXiv 2210.06423), theorems 3.2 and 3.3, appendices A.2, B.2",
     step=lambda v, w: 1 + (v * v) / (w * w),
     signal=lambda v, w, alpha: v * v,
     backward=_EXPANDED,
@@ -211,7 +211,7 @@ _SUB = Family(
 # Post-LN is alpha = 1. An SGD step moves a sublayer by sqrt(v^2 + w^2) / alpha, hence the square.
 _DEEPNET = Family(
     "deepnet",
-    "DeepNet (arXiv 2203.00555), theorems 4.2 and 4.4, for an SGD step",
+    "DeepNet (arXiv 2203.00555), theorems 4.2 and 4.3, for an SGD step",
     step=lambda v, w: v * v + w * w,
     signal=lambda v, w, alpha: v * w * alpha,
     backward={"paper": _skip_only},
@@ -228,9 +228,9 @@ FAMILIES: dict[Layout, Family] = {
 """The bound's formula for each layout of norms. A layout has three parts: the norms of
 self-attention, the norms of the feed-forward network, and the norm on top of the stack. Norms of
 queries and keys do not change the bound, since queries and keys do not scale the output of
-attention. Norms of cross-attention do not change the bound, since theorem 3 always assumes one norm
-in cross-attention, before the output projection. A placement with head scales, a value norm, gates
-or a different first layer has no bound."""
+attention. Norms of cross-attention do not change the bound, since theorem 3.3 always assumes one
+norm in cross-attention, before the output projection. A placement with head scales, a value norm,
+gates or a different first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
@@ -263,7 +263,7 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
     Args:
         placement: Placement whose bound is computed.
         scales: Scales of every sublayer: 2 per layer, or 3 in the decoder of an encoder-decoder.
-        form: "paper" is the formula as printed in theorems 1 and 2. "first_order" sums over
+        form: "paper" is the formula as printed in theorems 3.1 and 3.2. "first_order" sums over
             the indices of the appendix. "telescoped" includes all orders, and the variance of the
             embedding.
 
@@ -282,12 +282,12 @@ CROSS_ATTENTION: dict[str, int] = {"second": 2, "paper": 1}
 """Number l of the first cross-attention in the decoder. In a decoder with cross-attention, every
 third sublayer is cross-attention. With "second", sublayers 2, 5, 8, ... are cross-attention, as in
 the model and in DeepNet. With "paper", sublayers 1, 4, 7, ... are cross-attention, by the printed
-condition of theorem 3 (l % 3 == 1)."""
+condition of theorem 3.3 (l % 3 == 1)."""
 
 
 @dataclass(frozen=True)
 class EncoderDecoderBound:
-    """Terms of the bound in theorem 3, each divided by the learning rate eta and the width d.
+    """Terms of the bound in theorem 3.3, each divided by the learning rate eta and the width d.
 
     Attributes:
         decoder: Update of the output by the decoder's own weights.
@@ -312,7 +312,7 @@ def encoder_decoder_bound(
     cross: str = "second",
     form: Form = "paper",
 ) -> EncoderDecoderBound:
-    """Return the bound of an encoder-decoder (theorem 3; appendix B.1 for Pre-LN).
+    """Return the bound of an encoder-decoder (theorem 3.3; appendix B.1 for Pre-LN).
 
     Args:
         placement: Placement with the formula.

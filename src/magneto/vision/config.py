@@ -383,7 +383,7 @@ class ImageModelConfig(ImageEncoderConfig):
     class_token: Literal["none", "learned"] = "learned"
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
-    """Layer of patch aggregation (arXiv 2208.06366, section 3.2); null turns patch aggregation off.
+    """Layer of patch aggregation (arXiv 2208.06366, section 2.3); null turns patch aggregation off.
     Patch aggregation adds a small stack that predicts the same codes. The small stack reads the
     features of the patches at `aggregation_layer`, and the class token of the top layer. The class
     token thus learns to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""

@@ -35,7 +35,7 @@ class PatchAggregation(nn.Module):
     """Patch aggregation: a small stack over a middle layer's patches and the top class token.
 
     Patch features of a middle layer do not describe the whole image. The class token thus learns to
-    describe the image (arXiv 2208.06366, section 3.2). In BEiT v2's released code, the small stack
+    describe the image (arXiv 2208.06366, section 2.3). In BEiT v2's released code, the small stack
     uses the model's final norm and relative position bias. In Magneto, the small stack has
     a separate norm and bias.
     """

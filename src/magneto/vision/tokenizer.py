@@ -1,4 +1,4 @@
-"""Training of an image tokenizer by VQ-KD (arXiv 2208.06366, section 3.1).
+"""Training of an image tokenizer by VQ-KD (arXiv 2208.06366, section 2.2).
 
 A decoder predicts a teacher's features from the codes. A teacher is a frozen module with a `width`.
 Teachers map images (batch, channels, height, width) in [-1, 1] to features (batch, patches, width).

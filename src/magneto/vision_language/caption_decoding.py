@@ -1,7 +1,7 @@
 """Decoding of captions from left to right, by greedy search or beam search.
 
 Image tokens attend only to image tokens. A word attends to the image, to earlier words and to
-itself (BEiT-3, section 3.3). To predict the next word, a `<mask>` is appended to the words so far.
+itself (BEiT-3, section 3.1). To predict the next word, a `<mask>` is appended to the words so far.
 """
 
 from __future__ import annotations
