@@ -249,7 +249,7 @@ _ROWS = (
     Placement(
         name="peri",
         title="Peri-LN",
-        source="Kim et al. 2025, arXiv 2502.02732; as in Gemma 2 and 3",
+        source="Kim et al. 2025, arXiv 2502.02732; as in Gemma 2",
         self_attention=("before", "branch"),
         cross_attention=("before", "branch"),
         feed_forward=("before", "branch"),
@@ -273,7 +273,8 @@ _ROWS = (
         final="norm",
         query_key_norm="width",
     ),
-    # The first attention has no norm after it, and the first layer no alpha (section 3.1).
+    # The first attention has no norm after it, and the first layer no alpha (section 3.1 of the
+    # paper's second version).
     Placement(
         name="keel",
         title="Keel",
@@ -292,7 +293,7 @@ _ROWS = (
         ),
     ),
     # The norm of both the feed-forward input and its skip is attention's `after` (equation 6). The
-    # final norm is that of OLMo, whose models the authors train.
+    # final norm is that of OLMo, whose code the authors train with.
     Placement(
         name="hybrid",
         title="HybridNorm",
@@ -330,7 +331,7 @@ VARIANTS: dict[str, Placement] = {
         replace(
             PLACEMENTS["sub"],
             name="sub-cross-inside",
-            title="Sub-LN (cross-attention as in theorem 3)",
+            title="Sub-LN (norm of cross-attention as in theorem 3.3)",
             cross_attention=("inside",),
         ),
         # The paper's second method: its first layer is Pre-LN (equation 7).

@@ -4,7 +4,7 @@ Each equation reads a stack's weights by name and nothing else of it. Everything
 weights, biases and norms drawn at random, so that a norm in the wrong place cannot hide.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from tests.unit.nn.grids import redrawn
 LAYERS, HEADS, KEY_VALUE_HEADS, WIDTH = 3, 4, 2, 32
 HEAD_WIDTH = WIDTH // HEADS
 Weights = dict[str, Tensor]
+Heads = Sequence[Tensor]
 
 
 class Equations:
@@ -33,7 +34,7 @@ class Equations:
         scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, query: Heads, key: Heads, value: Heads) -> Tensor:
         """Causal softmax attention, head by head; lists of (B, T, D) make (B, T, width)."""
         length = query[0].shape[1]
         future = torch.ones(length, length).triu(1).bool()
@@ -58,12 +59,66 @@ class Equations:
     def out(self, layer: str, joined: Tensor) -> Tensor:
         return self.linear(f"{layer}.self_attention.attention.out_proj", joined)
 
-    def mlp(self, layer: str, x: Tensor) -> Tensor:
-        inner = F.gelu(self.linear(f"{layer}.feed_forward.mlp.fc1", x))
-        return self.linear(f"{layer}.feed_forward.mlp.fc2", inner)
+    def mlp(self, layer: str, x: Tensor, normed: bool = False) -> Tensor:
+        name = f"{layer}.feed_forward.mlp"
+        inner = F.gelu(self.linear(f"{name}.fc1", x))
+        return self.linear(f"{name}.fc2", self.norm(f"{name}.inside", inner) if normed else inner)
 
     def every_head(self, name: str, parts: Tensor) -> list[Tensor]:
         return [self.norm(name, head) for head in parts.split(HEAD_WIDTH, -1)]
+
+    def scaled(self, name: str, joined: Tensor) -> Tensor:
+        """A scalar per head times each head's part."""
+        scales, parts = self.weights[f"{name}.weight"], joined.chunk(HEADS, -1)
+        return torch.cat([scale * part for scale, part in zip(scales, parts, strict=True)], -1)
+
+
+def normformer(eq: Equations, x: Tensor, fairseq: bool = False) -> Tensor:
+    """x = norm(W concat(g h)) + x; x = W norm(gelu(W norm(x))) + x; fairseq: norm(g W concat(h)).
+
+    The authors' code in fairseq is `TransformerDecoderLayerBase`.
+    """
+    for n in range(LAYERS):
+        layer = f"layers.{n}"
+        attention = f"{layer}.self_attention"
+        heads = eq.attention(layer, eq.norm(f"{attention}.before", x))
+        if fairseq:
+            branch = eq.scaled(f"{attention}.attention.scale_after_out", eq.out(layer, heads))
+        else:
+            scaled = eq.scaled(f"{attention}.attention.scale_before_out", heads)
+            branch = eq.out(layer, scaled)
+        x = eq.norm(f"{attention}.branch", branch) + x
+        x = eq.mlp(layer, eq.norm(f"{layer}.feed_forward.before", x), normed=True) + x
+    return eq.norm("final_norm", x)
+
+
+def normformer_fairseq(eq: Equations, x: Tensor) -> Tensor:
+    return normformer(eq, x, fairseq=True)
+
+
+def peri(eq: Equations, x: Tensor) -> Tensor:
+    """x = x + norm(F(norm(x))), and a norm on top."""
+    for n in range(LAYERS):
+        layer = f"layers.{n}"
+        attention, mlp = f"{layer}.self_attention", f"{layer}.feed_forward"
+        branch = eq.out(layer, eq.attention(layer, eq.norm(f"{attention}.before", x)))
+        x = x + eq.norm(f"{attention}.branch", branch)
+        branch = eq.mlp(layer, eq.norm(f"{mlp}.before", x))
+        x = x + eq.norm(f"{mlp}.branch", branch)
+    return eq.norm("final_norm", x)
+
+
+def pre_qk(eq: Equations, x: Tensor) -> Tensor:
+    """Pre-LN, with the norms of ViT-22B on each head's queries and keys."""
+    for n in range(LAYERS):
+        layer = f"layers.{n}"
+        attention = f"{layer}.self_attention"
+        query, key, value = eq.projections(layer, eq.norm(f"{attention}.before", x))
+        norms = f"{attention}.attention.norm_heads"
+        query, key = (eq.every_head(f"{norms}.{n}", p) for n, p in (("q", query), ("k", key)))
+        x = x + eq.out(layer, eq.attend(query, key, value.split(HEAD_WIDTH, -1)))
+        x = x + eq.mlp(layer, eq.norm(f"{layer}.feed_forward.before", x))
+    return eq.norm("final_norm", x)
 
 
 def keel(eq: Equations, x: Tensor) -> Tensor:
@@ -117,6 +172,10 @@ def gated(eq: Equations, x: Tensor) -> Tensor:
 
 
 EQUATIONS: dict[str, Callable[[Equations, Tensor], Tensor]] = {
+    "normformer": normformer,
+    "normformer-fairseq": normformer_fairseq,
+    "peri": peri,
+    "pre-qk": pre_qk,
     "keel": keel,
     "hybrid": hybrid,
     "hybrid-star": hybrid_star,
@@ -163,7 +222,6 @@ def test_cross_attention_is_gated_by_its_query() -> None:
     torch.testing.assert_close(*closed, rtol=0, atol=1e-6)
 
 
-def test_every_row_since_the_paper_has_its_equation() -> None:
-    """`sub` is BitNet's of transformers and `olmo2` OLMo 2's (tests/oracles)."""
-    older = {"post", "pre", "normformer", "deepnorm", "sub", "peri", "pre-qk", "olmo2"}
-    assert set(PLACEMENTS) - older <= set(EQUATIONS)
+def test_every_row_has_its_equation() -> None:
+    """`post`, `pre`, `deepnorm` and `sub` are torchscale's, `olmo2` is OLMo 2's (tests/oracles)."""
+    assert set(PLACEMENTS) - {"post", "pre", "deepnorm", "sub", "olmo2"} <= set(EQUATIONS)
