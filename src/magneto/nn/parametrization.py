@@ -1,6 +1,6 @@
 """Maximal update parametrisation: initial weights and learning rates as functions of width.
 
-The factors come from Tensor Programs V (arXiv 2203.03466), table 8, for Adam. Of the paper's
+The factors come from Tensor Programs V (arXiv 2203.03466), table 3, for Adam. Of the paper's
 equivalent forms, Magneto uses the one whose forward pass has no multipliers. Magneto builds the
 same model at `base_width` to find the dimensions that grow with the width. In the following table,
 m is the width divided by `base_width`.

@@ -1,6 +1,6 @@
 """Image captioning from left to right, and its metric CIDEr-D.
 
-CIDEr-D (arXiv 1411.5726, section 4.1) compares a caption with reference captions by n-grams, for n
+CIDEr-D (arXiv 1411.5726) compares a caption with reference captions by n-grams, for n
 from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. For the
 inverse document frequency, all reference captions of an image are one document. The CIDEr-D of a
 caption therefore depends on the references of all images. The similarity to a reference is the
