@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -246,23 +246,29 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
         ValueError: If a folder has no files of the kind.
     """
     inside = subfolders(folder)
-    splits = standard_splits(inside)
-    named = {split: path for name, path in inside.items() if (split := split_of(name))}
-    classes = set(inside.values()) - set(splits.values())
-    if "train" in splits:
-        whole = len(splits) == 1 and is_class(splits["train"], classes, kind)
-    elif splits_cover(named, inside.values(), kind):
-        splits, whole = named, False
-    elif len(named) > 1 and "train" in named and not splits:
-        rest = [path.name for path in inside.values() if path not in named.values()]
-        own = join_words([path.name for path in named.values()])
-        others = f"others ({join_words(rest, 5)})"
-        raise ValueError(f"{folder} has folders of splits ({own}) and {others}. Remove the others, "
-                         "or use a table.")  # fmt: skip
-    else:
-        whole = bool(classes or not splits)
-    splits = {"train": folder} if whole else splits
+    splits = split_folders(inside)
+    rest = [path for path in inside.values() if path not in splits.values()]
+    if "train" not in splits:
+        splits = {} if rest else splits
+    elif any(has_files(path, kind) for path in rest):
+        usual = standard_splits(inside)
+        if "train" not in usual and len(splits) > 1:
+            own = join_words([path.name for path in splits.values()])
+            others = f"others ({join_words([path.name for path in rest], 5)})"
+            raise ValueError(f"{folder} has folders of splits ({own}) and {others}. Remove the "
+                             "others, or use a table.")  # fmt: skip
+        # Alone among others, a folder train without subfolders is a class of vehicles.
+        alone = len(usual) < 2 and not any(path.is_dir() for path in splits["train"].iterdir())
+        splits = {} if alone or "train" not in usual else usual
+    splits = splits or {"train": folder}
     return {split: read_folder(unwrapped(path), kind, counts) for split, path in splits.items()}
+
+
+def split_folders(inside: Mapping[str, Path]) -> dict[str, Path]:
+    """Return folders by split. If one is for training, names such as val2017 and seg_val count."""
+    usual = standard_splits(inside)
+    named = {split: path for name, path in inside.items() if (split := split_of(name))}
+    return named | usual if "train" in named else usual
 
 
 def subfolders(folder: Path) -> dict[str, Path]:
@@ -275,17 +281,6 @@ def unwrapped(folder: Path) -> Path:
     inside = [*folder.iterdir()]
     alone = len(inside) == 1 and inside[0].name == folder.name and inside[0].is_dir()
     return unwrapped(inside[0]) if alone else folder
-
-
-def splits_cover(named: Mapping[str, Path], inside: Iterable[Path], kind: str) -> bool:
-    others = (path for path in inside if path not in named.values())
-    return "train" in named and not any(has_files(path, kind) for path in others)
-
-
-def is_class(folder: Path, others: Iterable[Path], kind: str) -> bool:
-    """Return whether a folder with the name train is a class of vehicles, not a split."""
-    flat = not any(path.is_dir() for path in folder.iterdir())
-    return flat and any(has_files(path, kind) for path in others)
 
 
 def has_files(folder: Path, kind: str) -> bool:

@@ -41,7 +41,6 @@ from magneto.data.sources import has_parquet, parse_source, paths_by_split, spli
 from magneto.data.table import COLUMN_ALIASES, Classes, Table, by_split
 from magneto.files import user_path
 from magneto.speech.data import is_ljspeech
-from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
 
 # Values that determine the kind of a column.
 SAMPLED_VALUES = 200
@@ -127,6 +126,8 @@ def first_table(source: str) -> Table:
 
 
 def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> list[Candidate]:
+    from magneto.vision.images import mask_folders
+
     files = list(walk_files(folder))
     names = {path.name for path in files}
     if any(map(VQA_QUESTIONS.fullmatch, names)):
@@ -148,7 +149,7 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
         {path.with_suffix(end) for end in (".txt", ".TXT")} & paths for path in by_kind["audio"]
     ):
         return [Candidate("transducer", "recordings with a .txt file beside each")]
-    if has_masks(folder, by_kind["image"]):
+    if by_kind["image"] and mask_folders(folder)[0]:
         return [Candidate("segmentation", "a folder of images and a folder of masks")]
     if has_parquet(folder) or any(path.suffix == ".tar" for path in files):
         return table_candidates(first_table(source), given)
@@ -245,16 +246,6 @@ def have_field(files: Sequence[Path], name: str) -> bool:
     """Return whether there are several files, and records with the field `name` in each of them."""
     records = all(has_ending(path, RECORDS) for path in files) and len(files) > 1
     return records and all(name in next(stream_records(path, Counts()), {}) for path in files)
-
-
-def has_masks(folder: Path, images: Iterable[Path]) -> bool:
-    parts = [path.relative_to(folder).parts for path in images]
-    with_images = {first.lower() for first, *_ in parts}
-    inner = {own[1].lower() for own in parts if len(own) > 2 and split_of(own[0])}
-    of_splits = any(f"{split}{suffix}" in with_images
-                    for split in with_images for suffix in MASK_SUFFIXES)  # fmt: skip
-    return of_splits or any(names & {*IMAGE_FOLDERS} and names & {*MASK_FOLDERS}
-                            for names in (with_images, inner))  # fmt: skip
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:

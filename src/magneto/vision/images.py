@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from magneto.data.formats import has_files, media_column, media_names, read_source, subfolders
+from magneto.data.formats import (
+    has_files,
+    media_column,
+    media_names,
+    read_source,
+    split_folders,
+    subfolders,
+)
 from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import Counts, DataProblems
-from magneto.data.sources import parse_source, standard_splits
+from magneto.data.sources import parse_source
 from magneto.data.table import NO_CLASS, Classes, Table, divide, table_of_columns
 from magneto.files import import_extra
 from magneto.progress import SILENT, Progress
@@ -390,34 +397,37 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """List images with masks by split; return {} if there are no folders of masks.
 
+    Images without a mask are counted and left out. For the layouts, see `mask_folders`.
+    """
+    pairs, bare = mask_folders(folder)
+    if pairs:
+        counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
+    return {split: _paired(*pair, counts) for split, pair in pairs.items()}
+
+
+def mask_folders(folder: Path) -> tuple[dict[str, tuple[Path, Path]], list[Path]]:
+    """Return the folders of images and of masks by split, and the folders of other splits.
+
     The folder may contain images/ and annotations/, or images/ and masks/. The folders of images
     and of masks may contain training/ and validation/, as in ADE20k. The splits may also be the
     outer folders, such as train/images/ and train/masks/. In CamVid's layout, train/ is beside
-    trainannot/. The images of a split without masks are counted and left out.
+    trainannot/.
     """
-    inside, bare = subfolders(folder), list[Path]()
-    pairs: dict[str, tuple[Path, Path]] = {}
-    if pair := images_and_masks(inside):
-        own = subfolders(pair[0])
-        # Folders such as train2017 are splits too.
-        splits = standard_splits(own) or standard_splits({n.rstrip("0123456789"): own[n]
-                                                          for n in own})  # fmt: skip
-        for split, path in splits.items():
-            if (masks := pair[1] / path.name).is_dir():
-                pairs[split] = path, masks
-            else:
-                bare.append(path)
+    inside = subfolders(folder)
+    if both := images_and_masks(inside):
+        splits = split_folders(subfolders(both[0]))
+        pairs = {split: (path, masks) for split, path in splits.items()
+                 if (masks := both[1] / path.name).is_dir()}  # fmt: skip
         if not pairs:
-            pairs, bare = {"train": pair}, []
+            return {"train": both}, []
     else:
-        splits = standard_splits(inside)
+        splits, pairs = split_folders(inside), {}
         for split, path in splits.items():
             beside = [inside[path.name.lower() + suffix] for suffix in MASK_SUFFIXES
                       if path.name.lower() + suffix in inside]  # fmt: skip
             found = (path, beside[0]) if beside else images_and_masks(subfolders(path))
             pairs |= {split: found} if found else {}
-    counts[NOT_PAIRED] += sum(len([*media_names(path, "image", Counts())]) for path in bare)
-    return {split: _paired(*pair, counts) for split, pair in pairs.items()}
+    return pairs, [path for split, path in splits.items() if split not in pairs]
 
 
 def images_and_masks(inside: Mapping[str, Path]) -> tuple[Path, Path] | None:

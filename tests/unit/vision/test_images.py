@@ -53,6 +53,11 @@ def test_folders_named_after_splits_in_other_ways(tmp_path: Path) -> None:
     write(tmp_path / "a" / "annotations" / "train.json", b"{}")
     found = load(tmp_path / "a")
     assert (len(found.train), len(found.validation), found.classes) == (20, 4, ["cat", "dog"])
+    for number, split in enumerate(("seg_train", "seg_val")):
+        write(tmp_path / "m" / "images" / split / f"{number}.png", encoded(photo(number)))
+        write(tmp_path / "m" / "masks" / split / f"{number}.png", encoded(photo(number)[..., 0]))
+    found = load(tmp_path / "m")
+    assert found.train.has_masks and (len(found.train), len(found.validation)) == (1, 1)
     class_folders(tmp_path / "c" / "seg_train" / "seg_train")
     class_folders(tmp_path / "c" / "seg_val" / "seg_val", each=2)
     found = load(tmp_path / "c")
@@ -96,7 +101,7 @@ def test_folders_of_masks(tmp_path: Path, layout: tuple[str, str]) -> None:
     found = load(tmp_path)
     assert found.train.has_masks and (len(found.train), len(found.validation)) == (4, 2)
     assert np.array_equal(found.train.mask(1), mask + 1)
-    assert found.counts[NOT_PAIRED] == (4 if layout[0].startswith("images") else 1)
+    assert found.counts[NOT_PAIRED] == 4
 
 
 def test_boxes_in_text_files_are_no_masks(tmp_path: Path) -> None:
