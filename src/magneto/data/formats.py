@@ -21,6 +21,7 @@ from magneto.data.files import (
     decode_line,
     existing_path,
     has_ending,
+    is_list,
     is_table,
     number_records,
     number_rows,
@@ -39,6 +40,7 @@ from magneto.data.sources import (
     HubDataset,
     Source,
     find_source,
+    parse_source,
     paths_by_split,
     split_of,
     standard_splits,
@@ -58,8 +60,9 @@ from magneto.progress import SILENT, Progress
 Layout = Callable[[Path, Counts], dict[str, Table]]
 """Function that returns a folder's tables by split, or {} for a folder with another layout."""
 
-# Names of COCO's files of captions.
-COCO_CAPTIONS = re.compile(r"captions.*\.json(\.gz)?")
+# Names of JSON files: COCO's captions, VQA v2's files, and captions in Karpathy's layout (but not
+# Hugging Face's dataset_infos.json and dataset_dict.json).
+COCO, VQA, KARPATHY = "captions*.json*", "v2_*mscoco_*.json*", "dataset[._][!di]*"
 SUPPORTED = (f"Use a folder, hf:NAME, or a file that ends in {', '.join(RECORDS)} (also with "
              ".gz, .xz or .bz2), .parquet or .tar.")  # fmt: skip
 OTHER_FILES = "files of other kinds left out"
@@ -131,6 +134,16 @@ def read_source(
     if not own and kind not in ENDINGS:
         raise ValueError(f"Unsupported source {path}. {SUPPORTED}")
     return own or read_folders(path, kind, counts)
+
+
+def layout_files(source: str, names: str) -> list[Path]:
+    """Return the JSON objects of a layout such as `COCO`: the source, or files in it."""
+    if parse_source(source).kind != "path":
+        return []
+    path = existing_path(source)
+    inside = (file for depth in ("", "*/", "*/*/") for file in path.glob(depth + names))
+    found = inside if path.is_dir() else [path] if path.match(names) else []
+    return sorted(file for file in found if has_ending(file, (".json",)) and not is_list(file))
 
 
 def find_files(

@@ -20,18 +20,20 @@ from magneto.data.files import (
     RECORDS,
     existing_path,
     has_ending,
-    is_list,
     read_lines,
     stream_records,
     unpacked_name,
     walk_files,
 )
 from magneto.data.formats import (
-    COCO_CAPTIONS,
+    COCO,
+    KARPATHY,
     SAMPLED_NAMES,
+    VQA,
     find_files,
     find_metadata,
     find_place,
+    layout_files,
     read_file,
     read_source,
 )
@@ -65,7 +67,6 @@ PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "q
          ("text1", "text2"), ("text", "text2"), ("text_a", "text_b"), ("first", "second"),
          ("text", "hypothesis"), ("text", "pair"), ("question", "sentence"),
          ("question", "passage"))  # fmt: skip
-VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
 TEXTS = (".txt", ".tokens", ".raw")
 # With this many texts per folder on average, folders are likely classes. Folders with the books of
 # one author have fewer texts.
@@ -106,6 +107,12 @@ def candidates(source: str, given: Mapping[str, Any] | None = None) -> list[Cand
     if not stem.exists() and (codes := parallel_files(stem.parent.glob(f"{stem.name}.*"))):
         return [translation_candidate(codes)]
     path = existing_path(source)
+    if layout_files(source, VQA):
+        return [Candidate("visual-question-answering", "VQA v2's files of questions")]
+    if layout_files(source, KARPATHY):
+        return captions("captions in Karpathy's layout")
+    if layout_files(source, COCO):
+        return captions("COCO's files of captions")
     if path.is_dir():
         return folder_candidates(path, source, given)
     if has_ending(path, RECORDS) or path.suffix in (".tar", ".parquet"):
@@ -130,14 +137,8 @@ def folder_candidates(folder: Path, source: str, given: Mapping[str, Any]) -> li
 
     files = list(walk_files(folder))
     names = {path.name for path in files}
-    if any(map(VQA_QUESTIONS.fullmatch, names)):
-        return [Candidate("visual-question-answering", "VQA v2's files of questions")]
     if any(path.name == "train.json" and is_nlvr2(path) for path in files):
         return [Candidate("visual-reasoning", "NLVR2's files of statements")]
-    if any(re.fullmatch(r"dataset.*\.json(\.gz)?", name) for name in names):
-        return captions("captions in Karpathy's layout")
-    if any(COCO_CAPTIONS.fullmatch(path.name) and not is_list(path) for path in files):
-        return captions("COCO's files of captions")
     if "wav.scp" in names or any(name.endswith(".trans.txt") for name in names):
         return [Candidate("transducer", "recordings with transcripts")]
     if is_ljspeech(folder):

@@ -4,7 +4,7 @@ Questions come from VQA v2's files, from a table, or from the built-in scenes. T
 v2's test-dev2015 are about images of test2015. The splits test-dev2015 and test2015 have no
 annotations. The files of other splits are named like the files of train2014:
 
-    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in FOLDER/vqa/, .json.gz too)
+    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in a subfolder, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
 """
@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.files import existing_path, non_negative_integer, read_list
+from magneto.data.files import existing_path, non_negative_integer, read_list, unpacked_name
+from magneto.data.formats import VQA, layout_files
 from magneto.data.media import Files
 from magneto.data.problems import BadRecord, Counts, DataProblems, read_each
-from magneto.data.sources import parse_source
 from magneto.data.stream import BatchStream
 from magneto.data.table import Table, table_of_columns
 from magneto.files import user_path, write_json
@@ -63,8 +63,6 @@ from magneto.vision_language.tables import (
 
 QUESTION_FILE = "v2_OpenEnded_mscoco_{split}_questions.json"
 ANNOTATION_FILE = "v2_mscoco_{split}_annotations.json"
-# Folders below the source that may have these files.
-INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
 ANNOTATED = ("train2014", "val2014")
 WITHOUT_ANSWERS = ("test-dev2015", "test2015")
 LEAST = 9
@@ -283,12 +281,12 @@ def load_questions(
     counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
 
     def read(source: str) -> Mapping[str, Table]:
-        folder, split = vqa_folder(source), config.validation_split
-        if folder is None and split != "held_out":
+        files, split = vqa_files(source), config.validation_split
+        if not files and split != "held_out":
             raise ValueError(f"data.validation_split {split!r} needs VQA v2, but {source} is not "
                              "VQA v2: do not set data.validation_split")  # fmt: skip
-        if folder is not None:
-            tables[source] = vqa_tables(folder, config, counts)
+        if files:
+            tables[source] = vqa_tables(existing_path(source), files, config, counts)
         else:
             splits = read_tables(source, scene_questions, counts, progress)
             own = partial(question_table, config=config, counts=counts)
@@ -366,7 +364,7 @@ def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Tab
         return read_answers(config.answers)
     if config.validation_split in WITHOUT_ANSWERS:
         raise ValueError(without_answers(config.validation_split))
-    vqa = vqa_folder(config.source) is not None
+    vqa = bool(vqa_files(config.source))
     least = config.least_answer_count or (LEAST if vqa else 1)
     parts = [tables[split] for split in ("train", "validation") if split in tables]
     majorities = [word for part in parts for word in part.values("majority")]
@@ -382,22 +380,18 @@ def without_answers(split: str) -> str:
             "--data.validation_split held_out")  # fmt: skip
 
 
-def file_of(folder: Path, pattern: str, split: str) -> Path:
+def vqa_files(source: str) -> dict[str, Path]:
+    """Return VQA v2's files of questions and annotations by name, without .gz."""
+    return {unpacked_name(path): path for path in layout_files(source, VQA)}
+
+
+def file_of(files: Mapping[str, Path], pattern: str, split: str) -> Path:
     name = pattern.format(split=split)
-    places = (folder / inner / packed for inner in INNER for packed in (name, f"{name}.gz"))
-    return next((place for place in places if place.is_file()), folder / name)
-
-
-def vqa_folder(source: str) -> Path | None:
-    if parse_source(source).kind != "path":
-        return None
-    folder, splits = existing_path(source), (*ANNOTATED, *WITHOUT_ANSWERS)
-    is_vqa = any(file_of(folder, QUESTION_FILE, split).is_file() for split in splits)
-    return folder if is_vqa else None
+    return existing_path(str(files.get(name, next(iter(files.values())).with_name(name))))
 
 
 def vqa_tables(
-    folder: Path, config: QuestionAnsweringDataConfig, counts: Counts
+    folder: Path, files: Mapping[str, Path], config: QuestionAnsweringDataConfig, counts: Counts
 ) -> dict[str, Table]:
     root = existing_path(config.image_folder) if config.image_folder else folder
 
@@ -410,9 +404,9 @@ def vqa_tables(
     if config.validation_split in WITHOUT_ANSWERS:
         return {
             "train": table([]),
-            "validation": table(read_split(folder, config.validation_split, counts)),
+            "validation": table(read_split(files, config.validation_split, counts)),
         }
-    train, other = (read_split(folder, name, counts) for name in ANNOTATED)
+    train, other = (read_split(files, name, counts) for name in ANNOTATED)
     names = {name: int(name[-16:-4]) for name, *_ in other}
     chosen = {*names.values()}
     if config.validation_split != "val2014":
@@ -422,14 +416,14 @@ def vqa_tables(
     return {"train": table([*train, *rest]), "validation": table(held)}
 
 
-def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]]:
-    path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
+def read_split(files: Mapping[str, Path], split: str, counts: Counts) -> list[tuple[Any, ...]]:
+    path = file_of(files, QUESTION_FILE, split)
     rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
     asked = by_id(rows, path, DUPLICATES, counts)
     counts[EMPTY_QUESTIONS] += sum(not text.strip() for _, text in asked.values())
     notes: dict[int, tuple[Any, ...]] = dict.fromkeys(asked, ((), "", ""))
     if split in ANNOTATED:
-        path = existing_path(str(file_of(folder, ANNOTATION_FILE, split)))
+        path = file_of(files, ANNOTATION_FILE, split)
         records = read_list(path, "annotations", counts)
         rows = read_each(records, annotation_of, counts, f"{path}, annotation")
         notes = by_id(rows, path, ANNOTATED_TWICE, counts)

@@ -16,8 +16,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from magneto.data.files import existing_path, has_ending, is_list, read_list, walk_files
-from magneto.data.formats import COCO_CAPTIONS, media_column, media_names, read_source
+from magneto.data.files import existing_path, read_list
+from magneto.data.formats import (
+    COCO,
+    KARPATHY,
+    layout_files,
+    media_column,
+    media_names,
+    read_source,
+)
 from magneto.data.media import IMAGE_ENDINGS, Files
 from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source, paths_by_split
@@ -35,9 +42,9 @@ LOST = "validation rows with a missing image, which count as wrong"
 LEFT_OUT = "unusable splits left out"
 TWICE = "duplicate pairs left out"
 SEVERAL = "images left out because an image in an earlier folder has the same name"
-# Splits of files in Karpathy's layout; "restval" is the part of COCO's validation images that is
+# Splits in Karpathy's layout; "restval" is the part of COCO's validation images that is
 # used for training.
-KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
+SPLITS = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 OTHER_SPLITS = "images left out because their split is not train, restval, val or test"
 
 # Batch size of evaluation.
@@ -258,9 +265,8 @@ def load_captions(
     counts = Counts()
 
     def tables(source: str) -> dict[str, Table]:
-        file = karpathy_file(source)
-        if file is not None:
-            splits = karpathy_tables(file, config.image_folder, counts)
+        if file := karpathy_file(source):
+            splits = karpathy_tables(file, existing_path(config.image_folder or source), counts)
         elif files := coco_files(source):
             splits = coco_tables(files, existing_path(config.image_folder or source), counts)
         else:
@@ -308,26 +314,21 @@ def texts_of(value: Any) -> list[str]:
 
 
 def karpathy_file(source: str) -> Path | None:
-    if parse_source(source).kind != "path":
-        return None
-    path = existing_path(source)
-    files = [path] if path.is_file() else sorted(path.iterdir())
-    found = [file for file in files if file.name.startswith("dataset")
-             and has_ending(file, (".json",)) and not is_list(file)]  # fmt: skip
+    found = layout_files(source, KARPATHY)
     if len(found) > 1:
         raise ValueError(
-            f"{path} has {found[0].name} and {found[1].name}: set data.source to one of them"
+            f"{source} has {found[0].name} and {found[1].name}: set data.source to one of them"
         )
     return found[0] if found else None
 
 
-def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str, Table]:
+def karpathy_tables(path: Path, root: Path, counts: Counts) -> dict[str, Table]:
     """Return the tables "train", "validation" and "test" of a file in Karpathy's layout.
 
     The files of COCO, Flickr30k and Flickr8k contain a JSON object with a list "images". Each image
     has "filename", "split" and "sentences". The text of a sentence has the key "raw". The value of
     "split" is train, restval, val or test. Images without a split are training images. Images may
-    be in any subfolder of `folder`.
+    be in any subfolder of `root`.
     """
 
     def read(record: Any) -> dict[str, Any]:
@@ -337,12 +338,12 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
 
     records = read_list(path, "images", counts)
     found = list(read_each(records, read, counts, f"{path}, image"))
-    splits = np.array([KARPATHY.get(record["split"], "") for record in found])
+    splits = np.array([SPLITS.get(record["split"], "") for record in found])
     for row in np.flatnonzero(splits == ""):
         counts.record(OTHER_SPLITS, str(path), f"{found[row]['image']}: {found[row]['split']}")
     if not splits.any():
         raise ValueError(f"{path} has no images with captions{counts.describe()}")
-    root = existing_path(folder) if folder else path.parent
+    root = root.parent if root.is_file() else root
     known, table = image_files(root, counts), table_of_records(found, str(path))
     names: list[str] = table.columns["image"]
     images = Files(root, [known.get(name, name) for name in names])
@@ -352,11 +353,7 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
 
 
 def coco_files(source: str) -> dict[str, Path]:
-    if parse_source(source).kind != "path":
-        return {}
-    path = existing_path(source)
-    files = walk_files(path) if path.is_dir() else [path]
-    found = [file for file in files if COCO_CAPTIONS.fullmatch(file.name) and not is_list(file)]
+    found = layout_files(source, COCO)
     splits = paths_by_split(found, [file.name for file in found])
     for one, other, *_ in (own for own in splits.values() if len(own) > 1):
         raise ValueError(f"two files for one split: {one} and {other}. Remove one, or set "

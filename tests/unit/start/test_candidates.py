@@ -165,6 +165,7 @@ def test_folders(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words\nmore\n", encoding="utf-8")
     (tmp_path / "voice" / "metadata.csv").write_text("1|Dr. Who|Doctor Who\n", encoding="utf-8")
+    (tmp_path / "classes" / "dataset_infos.json").write_text("{}", encoding="utf-8")
     (tmp_path / "coco" / "captions_val2017.json").write_text("{}", encoding="utf-8")
     statement = json.dumps({"sentence": "Dogs.", "identifier": "train-1-0-0", "label": "True"})
     (tmp_path / "nlvr2" / "train.json").write_text(statement, encoding="utf-8")

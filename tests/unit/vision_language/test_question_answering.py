@@ -39,6 +39,7 @@ from magneto.vision_language.question_answering import (
     kind_of,
     load_questions,
     read_split,
+    vqa_files,
 )
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
@@ -186,7 +187,7 @@ def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
     ]  # fmt: skip
     write_split(tmp_path, "train2014", questions, annotations)
     counts = Counts()
-    found = read_split(tmp_path, "train2014", counts)
+    found = read_split(vqa_files(str(tmp_path)), "train2014", counts)
     assert [(question, majority) for _, question, _, majority, *_ in found] == [
         ("a?", "x"), (" ", "y")
     ]  # fmt: skip
@@ -197,7 +198,7 @@ def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
         packed = path.with_name(f"{path.name}.gz")
         packed.write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
-    assert read_split(tmp_path, "train2014", Counts()) == found
+    assert read_split(vqa_files(str(tmp_path)), "train2014", Counts()) == found
 
 
 def test_held_out_images_are_those_of_the_published_rule() -> None:

@@ -125,6 +125,11 @@ def test_splits_in_karpathys_layout(tmp_path: Path) -> None:
     assert names(load(path, validation_split="test").validation) == ["4", "7"]
     measured = load(tmp_path, validation_source=str(tmp_path), validation_split="test")
     assert names(measured.validation) == ["4", "7"]
+    inner = tmp_path / "annotations" / path.name
+    inner.parent.mkdir()
+    path.rename(inner)
+    assert names(load(tmp_path).train) == ["0", "1", "2", "5"]
+    inner.rename(path)
     (tmp_path / "train2014" / "COCO_0.jpg").unlink()
     (tmp_path / "val2014" / "COCO_3.jpg").unlink()
     found = load(tmp_path)
