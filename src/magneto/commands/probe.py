@@ -58,8 +58,8 @@ def parser() -> Parser:
     add("--steps", type=at_least_one, default=5, help="number of training steps")
     what = "also train for this time (such as 5m), and compare the score with a trivial baseline"
     add("--trial", type=duration, metavar="TIME", help=what)
-    what = ("only measure how much one step changes the output, for these numbers of layers (width "
-            "64, random inputs)")  # fmt: skip
+    what = ("only measure how much one step changes the output of models with these numbers of "
+            "layers (width 64, random inputs)")  # fmt: skip
     add("--depths", type=sizes, metavar="N,M", help=what)
     what = "stack for --depths: an encoder or a causal decoder"
     add("--stack", choices=("encoder", "decoder"), default="decoder", help=what)
@@ -271,8 +271,8 @@ def bound_line(theory: Bound) -> str:
     measured = next(iter(theory.measured.values()))
     note = f"; {theory.note}" if theory.note else ""
     return (f"theory: the first SGD step changes a label's logit by at most about {forms} x "
-            "learning rate x width. With the scales of these weights, the factor is "
-            f"{measured:.3g}{note}")  # fmt: skip
+            "learning rate x width. With the scales of this model's weights, the bound is "
+            f"{measured:.3g} x learning rate x width{note}")  # fmt: skip
 
 
 def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:

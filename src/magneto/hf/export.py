@@ -61,7 +61,7 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
         raise ValueError(f"no wrapper for a {type(model).__name__}, only for {names}")
     classes = getattr(model.config, "classes", getattr(model.config, "answers", None))
     if (names := values.get("id2label")) and classes not in (None, len(names)):
-        raise ValueError(f"{len(names)} class names for {classes} classes")
+        raise ValueError(f"{len(names)} class names for {classes} classes: name each class once")
     wrapper = known[type(model)]
     config = wrapper.config_class.of(model.config, end, **values)
     config.architectures = [wrapper.__name__]

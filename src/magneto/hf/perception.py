@@ -381,8 +381,7 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
 
         The sigmoid of a logit is an answer's probability. `labels` are soft targets of shape
         (questions, answers). The loss is the binary cross-entropy, summed over answers and averaged
-        over questions. `num_items_in_batch` counts pairs of a question and an answer, as Trainer
-        does.
+        over questions. Trainer's `num_items_in_batch` is the number of entries of all `labels`.
         """
         self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask)

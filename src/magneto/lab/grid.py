@@ -90,7 +90,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
     Nothing is written.
 
     Returns:
-        The given sweep, with the cells `further` of both sweeps.
+        The given sweep, with the folder's `further` cells added.
 
     Raises:
         ConfigError: If a recipe is wrong or was edited, or if a run is repeated.
@@ -202,7 +202,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a sweep that differs from the folder's sweep by more than added values of the grid."""
+    """Refuse a sweep that does more than add grid values to the folder's sweep."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]

@@ -132,9 +132,8 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
     """Begin a ladder in `folder`, or add sizes and seeds to the ladder in this folder.
 
-    `prepare` measures the duration of runs, and fits the ladder to the budget. The function
-    `prepare` is called for a new ladder and for new sizes. `prepare` is also called
-    if a ladder gets a budget, but a size has no measured duration.
+    `prepare` measures the duration of runs, and fits the ladder to the budget. It is called for a
+    new ladder, for new sizes, and for a budget if a size has no measured duration yet.
 
     Raises:
         ConfigError: If a recipe is wrong, or the folder has another ladder.
@@ -200,14 +199,13 @@ def fit_budget(
 ) -> Ladder:
     """Return a ladder with as many steps per run as the budget allows.
 
-    `training` is the recipe's, with epochs converted to steps. `timed` has two numbers for each
-    size: the seconds of a step, and the seconds that a run needs besides its steps. If
+    `training` is the recipe's section, with epochs converted to steps. `timed` has two numbers for
+    each size: the seconds of a step, and the seconds that a run needs besides its steps. If
     `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps, seeds are dropped to
     make runs longer. If the number of steps was fitted before, it does not change.
 
     Raises:
-        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, and also fewer than the
-            recipe's steps.
+        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, and fewer than the recipe.
     """
     counts = {size: planned(ladder, size) for size in ladder.sizes}
     besides = sum(counts[size] * timed[size][1] for size in ladder.sizes)
@@ -291,7 +289,7 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write the baselines at one size, and each row's update divided by the theoretical bound."""
+    """Write the baselines at one size, and the result of `update_to_bound` for each row."""
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
@@ -311,8 +309,8 @@ def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None
 def update_to_bound(recipe: Recipe) -> list[float]:
     """Return the measured change of a label's logit divided by the theory's bound, for each seed.
 
-    The result is [] if no bound is derived for the placement. The stack has the recipe's width and
-    depth, and random inputs.
+    The change is measured on a stack with the recipe's width and depth, and random inputs. The
+    result is [] if no bound is derived for the placement.
     """
     task = recipe.build_task()
     task.prepare()  # sizes of the model may depend on the data
@@ -362,11 +360,11 @@ def next_cells(
 ) -> list[tuple[float, int]]:
     """Return a row's next runs, each as (learning rate, seed); [] if there are no more runs.
 
-    The runs of a row have three stages. In stage 1, the rates in `start` run with the first seed,
-    or with every seed if `every_seed` is true. In stage 2, the best rate and the neighbouring rates
-    run with every seed. Stage 2 repeats if another rate becomes the best. In stage 3, runs with the
-    first seed find the largest stable rate. `stable` is the largest stable rate of the previous,
-    smaller size.
+    The runs of a row differ only in learning rate and seed, and have three stages. In stage 1, the
+    rates in `start` run with the first seed, or with every seed if `every_seed` is true. In stage
+    2, the best rate and the neighbouring rates run with every seed. Stage 2 repeats if another rate
+    becomes the best. In stage 3, runs with the first seed find the largest stable rate. `stable` is
+    the largest stable rate of the previous, smaller size.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -449,7 +447,7 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the first runs of a size, ordered by seed, that fit in its share of the budget.
+    """Return the first runs of a size, ordered by seed, that fit in the size's budget.
 
     While no run of this size has finished, all runs with the first seed are allowed.
     """
@@ -497,8 +495,8 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     waiting = sum(len(missing_cells(folder, ladder, size)) for size in sizes)
     open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
     if ladder.capacity and waiting:
-        open_points.append(f"{waiting} further runs would determine the best and the largest "
-                           "stable rates better, but the budget was too short.")  # fmt: skip
+        open_points.append(f"The budget was too short for {waiting} further runs, which would make "
+                           "the best and the largest stable rates more precise.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
         for size in sizes

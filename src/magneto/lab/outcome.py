@@ -69,8 +69,7 @@ class Judge:
         """Score that a run must beat; None without a baseline.
 
         The best possible score is taken as 0 if lower scores are better. If higher scores are
-        better, the best possible score is taken as 1. If the baseline is above 1, the best
-        possible score is taken as 100.
+        better, it is taken as 1, or as 100 for a baseline above 1.
         """
         if self.baseline is None:
             return None
@@ -116,9 +115,10 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     diverged if the final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not
     learned if the final loss is not below the initial loss.
 
-    The final loss is the lower of training loss and validation loss. An overfitted classifier has
-    learned, although its validation loss is high. If the metric is the loss, the final loss is the
-    validation loss. Dropout can keep the training loss low despite a rank collapse.
+    If the metric is the loss, the final loss is the validation loss, because dropout can keep the
+    training loss low despite a rank collapse. For other metrics, the final loss is the lower of
+    training loss and validation loss. So an overfitted classifier has learned, although its
+    validation loss is high.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -243,7 +243,7 @@ def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str
 
 
 def group_text(group: Group, decimals: int) -> str:
-    """Format a group's mean and its failed runs, as "4.123 ± 0.012 (1 of 3 diverged) [3/4]"."""
+    """Format mean, failed runs and `part` of a group: "4.123 ± 0.012 (1 of 3 diverged) [3/4]"."""
     lost = failures(group)
     if group.mean is None and lost:
         return f"{lost}{part(group)}"
@@ -283,11 +283,11 @@ class Summary:
 
 
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
-    """Summarise the results of the row with the name `placement`.
+    """Summarise the results of one row; `placement` is the row's name.
 
     `cells` must contain the results of all rows. The largest stable rate and the sensitivity use
-    only seeds that every row has at every rate. A rate with a missing run is neither best nor
-    stable.
+    only the seeds that run at every rate of every row. A rate with a missing run is neither best
+    nor stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)
@@ -338,7 +338,7 @@ def title_of(row: str) -> str:
 
 
 def everywhere(cells: Sequence[Scored]) -> list[int]:
-    """Return the seeds that every row has at every learning rate."""
+    """Return the seeds with a run at every learning rate of every row."""
     planned = {(cell.placement, cell.learning_rate, cell.seed) for cell in cells}
     places = {(placement, rate) for placement, rate, _ in planned}
     seeds = {seed for _, _, seed in planned}

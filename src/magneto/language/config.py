@@ -90,8 +90,8 @@ class TextDataConfig:
     """Restrict attention to tokens of the same document."""
     streaming: bool = False
     """Read and tokenise the text during training, without a cache. Use streaming for corpora larger
-    than the disk. A "bpe" tokenizer is trained on the first 20,000 documents. At most 20,000
-    times `validation_fraction` documents are used for validation."""
+    than the disk. A "bpe" tokenizer is trained on the first 20,000 documents. The validation
+    set has at most 20,000 x `validation_fraction` documents."""
 
     @rule
     def _vocabulary_has_all_bytes(self) -> Iterator[str]:
@@ -219,8 +219,8 @@ class ClassificationDataConfig:
     target: Literal["class", "number"] = "class"
     """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None
-    """Class names in order. null uses the names in the training set. Names from a file are
-    sorted."""
+    """Class names in order. null uses the names in the training set, sorted unless the data set
+    declares an order."""
     metric: Metric = "auto"
     """Metric that selects checkpoints and that comparisons report. "auto" uses the metric of the
     GLUE task. Without a GLUE task, "auto" uses accuracy, or the Pearson correlation for
@@ -233,7 +233,7 @@ class ClassificationDataConfig:
     """Vocabulary size of a "bpe" tokenizer."""
     max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] | None = 512
     """Maximum length of an input in tokens. Longer inputs are truncated. In a pair, the longer text
-    is truncated first. null uses a length that 99 % of the training inputs do not exceed, up to
+    is truncated first. null: the 99th percentile of the lengths of the training inputs, but at most
     `model.max_length`."""
     token_dropout: Dropout = 0.0
     """Probability of replacing a token of a training text by the mask token. The masked tokens
@@ -244,8 +244,8 @@ class ClassificationDataConfig:
     """Share of rows used for validation if the source has no validation set. A hash of the text
     selects the validation rows."""
     validation_source: str | None = None
-    """Separate source of validation rows. From `validation_source`, Magneto reads the validation
-    split. If there is none, and `glue` is none, the test split is read."""
+    """Separate source of validation rows. Its validation split is used. If it has no validation
+    split, its test split is used, but not for GLUE tasks, whose test rows have no labels."""
 
     @rule
     def _labels_differ(self) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Vocabulary and batches of speech recognition.
 
 Label 0 is blank; the other labels are a tokenizer's tokens. In each epoch, the utterances are
-shuffled and divided into blocks. Each block is sorted by length and cut into groups. `max_frames`
-and `max_cells` limit the size of a group. Seed and epoch determine all groups, so that a resumed
-run gets the same groups.
+shuffled and divided into blocks. Each block is sorted by length and cut into groups. The utterances
+of a group are padded to the same length. `max_frames` and `max_cells` limit the size of a group.
+Seed and epoch determine all groups, so that a resumed run gets the same groups.
 """
 
 from __future__ import annotations

@@ -69,7 +69,10 @@ class Search(ABC):
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the initial state; `frames` (batch,) is the largest number of frames to come."""
+        """Return the initial state.
+
+        `frames` (batch,) is the maximum number of frames of each utterance.
+        """
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
@@ -134,7 +137,7 @@ class GreedySearch(Search):
 
     Attributes:
         symbols_per_frame: Maximum number of labels per frame.
-        look_ahead: Number of frames evaluated at a time. All numbers give the same result.
+        look_ahead: Number of frames evaluated at a time. It does not change the result.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
@@ -357,7 +360,7 @@ class ModifiedBeamSearch(Search):
         return replace(beam, frames=state.frames + lengths)
 
     def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
-        """Return the hypotheses with the highest score / (labels + 1) of each utterance."""
+        """Return each utterance's best hypotheses, ranked by score / (number of labels + 1)."""
         # The end counts as one more label, as in ESPnet.
         ranked = state.scores / (state.lengths + 1)
         order = ranked.argsort(dim=1, descending=True, stable=True)[:, : self.count]

@@ -165,8 +165,9 @@ def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
         "errors-by-word",
         "Errors by word",
         f"{utterances} validation utterances have {sum(total.values())} words. "
-        f"The model recognised {sum(correct.values())} of them correctly. The words with the most "
-        f"errors come first, at most {MOST_WORDS} of {len(total)}. Counts are in parentheses.",
+        f"The model recognised {sum(correct.values())} of them correctly. The table lists at most "
+        f"{MOST_WORDS} of {len(total)} different words, those with the most errors first. Counts "
+        "are in parentheses.",
         table(lines, right=(1, 2, 3)),
     )
 

@@ -117,7 +117,7 @@ class Task(ABC):
         model_config: Values of the section `model`.
         data_config: Values of the section `data`.
         seed: Seed of weights, data order, dropout and splits.
-        problems: List of examples with problems, such as damaged files, for a file of the run.
+        problems: Problems of single examples, such as damaged files. The run writes them to a file.
     """
 
     primary_metric: str = "loss"
@@ -200,8 +200,8 @@ class Task(ABC):
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
         """Update values without gradients, such as moving averages, after every optimizer step.
 
-        In a step, the model may store sums over the examples of its forward passes. `add_up` adds
-        such sums over all ranks. The result must not depend on how a batch is divided.
+        In its forward passes, the model may store sums over examples. `add_up` adds such sums over
+        all ranks. The result must not depend on how a batch is divided.
 
         Args:
             model: Model on the device. Gradients are disabled.
@@ -231,7 +231,7 @@ class Task(ABC):
 
         The model is in evaluation mode, without gradients, in the run's precision. The method must
         call the model equally often for every batch, because ranks may hold shards of the model. By
-        default, the method calls `loss`. The default sums are "loss", "count" and the entries of
+        default, the method calls `loss`, and returns the sums "loss", "count" and those of
         `Loss.logs`.
         """
         found = self.loss(model, batch)
@@ -331,7 +331,7 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
     """Write a run's assets to a temporary folder, and yield their temporary and final paths.
 
     Raises:
-        ValueError: If the assets differ from the run's existing assets, such as the tokenizer.
+        ValueError: If an asset, such as the tokenizer, differs from the run's existing one.
     """
     with temporary_directory(run / ASSETS) as temporary:
         fields = task.save_assets(temporary)
@@ -355,7 +355,7 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
 
 
 def data_changed(task: Task, run: Path) -> bool:
-    """Return whether a prepared task has other data than those that a run was trained on."""
+    """Return whether the data of a prepared task differ from the data of a run."""
     with TemporaryDirectory() as made:
         task.save_assets(Path(made))
         digests = ((run / ASSETS / path.name, path) for path in Path(made).glob("*.digest"))

@@ -108,7 +108,7 @@ def open_by_pillow(content: bytes) -> Any:
         try:
             image = library.open(io.BytesIO(content))
         except library.UnidentifiedImageError as error:  # its message contains a memory address
-            raise BrokenImage("no image file that Pillow can identify") from error
+            raise BrokenImage("Pillow does not recognise an image in this file") from error
         width, height = image.size
         if width * height > MOST_PIXELS:
             raise BrokenImage(f"{width} x {height} pixels exceed the limit of {MOST_PIXELS:,}")

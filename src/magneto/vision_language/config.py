@@ -247,9 +247,8 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
     """Number of answers. null: the length of the answer list, which is 3129 for VQA v2."""
     final_norm: Literal["placement", "none"] = "none"
-    """Final norm of the stack. With "placement", there is a final norm if the norm placement has a
-    final norm, as Pre-LN has. With "none", as in BEiT-3, there is no final norm, because the pooler
-    begins with a norm."""
+    """Final norm of the stack. "placement" adds a final norm if the norm placement has one, as
+    Pre-LN does. "none", as in BEiT-3, adds no final norm, because the pooler begins with a norm."""
     head_rate: Free[PositiveFloat] = 1.0
     """Ratio of the head's learning rate to the learning rate of all other parameters. The pooler is
     not part of the head. BEiT-3's released fine-tuning uses 20. BEiT-3's paper states no value for
@@ -325,7 +324,7 @@ class StatementDataConfig(ImageTextDataConfig):
 
     validation_fraction: Share = 0.2
     """Share of statements that are used for validation if a source has no validation split.
-    Statements with a common image stay in the same split. In NLVR2, statements about a common set
+    Statements with a common image stay in the same split. In NLVR2, all statements about one set
     of images also stay in the same split."""
     vocab_size: Vocabulary = 1000
     augmentation: AugmentationConfig = AugmentationConfig()

@@ -97,14 +97,11 @@ class Questions(ImageSplits):
     answerable: np.ndarray
     """True for a validation question if an answer in the list scores above 0."""
     coverage: tuple[float, float]
-    """Share of the annotators' answers that are in the list, before and after normalisation."""
+    """Share of the annotators' answers in the answer list, before and after normalisation."""
 
     @cached_property
     def answered(self) -> bool:
-        """Whether the validation questions have answers.
-
-        Only the questions of VQA v2's test splits have no answers.
-        """
+        """Whether the validation questions have answers; VQA v2's test splits have none."""
         return any(self.validation.values("answers"))
 
     def describe(self, rows: str = "questions") -> str:
@@ -243,10 +240,10 @@ class QuestionAnswering(PairTask):
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(chosen))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the answers, and their probabilities if exactly one answer is right.
+        """Return the answers and their probabilities, assuming that exactly one answer is right.
 
-        The model gives each answer the odds exp(logit), independently of other answers. If exactly
-        one answer is right, the probabilities are the odds divided by their sum.
+        The model gives each answer the odds exp(logit), independently of other answers. The
+        probabilities are the odds divided by their sum.
         """
         return self.answers, logits.softmax(-1)
 
@@ -276,7 +273,7 @@ def load_questions(
 ) -> Questions:
     """Read training and validation questions, choose the answer list, and make the targets.
 
-    VQA v2's test splits come without training questions.
+    For a test split of VQA v2, there are no training questions.
     """
     counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
 
@@ -484,14 +481,13 @@ def image_keys(rows: ImageSplit) -> list[str]:
 def check_held_out(
     config: QuestionAnsweringDataConfig, measured: Sequence[str], progress: Progress
 ) -> None:
-    """Check that a run is not evaluated on training images of the run.
+    """Check that a run is not evaluated on its own training images.
 
-    If the source differs from the run's source but has images of the same names, the function only
-    prints a warning.
+    If training and evaluation have different sources, images with the same names only cause a
+    warning.
 
     Raises:
-        ValueError: If run and evaluation have the same source, and the run was trained on images of
-            the evaluation.
+        ValueError: If the sources are the same, and the run was trained on images to evaluate.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]
@@ -508,5 +504,5 @@ def check_held_out(
                          f"validation images: --data.validation_split {own.validation_split} "
                          f"--data.validation_images {own.validation_images} "
                          f"--data.validation_seed {own.validation_seed}")  # fmt: skip
-    progress.say(f"WARNING: {share} in {config.source} have names of training images of {run}, "
-                 f"such as {trained[0]}: the run may have seen these images")  # fmt: skip
+    progress.say(f"WARNING: {share} in {config.source} have the same names as training images "
+                 f"of {run}, such as {trained[0]}: the run may have seen these images")  # fmt: skip

@@ -1,8 +1,7 @@
 """Tables of images with captions, questions or statements, and the base class of their tasks.
 
 `magneto.data.formats` reads tables, tar shards and other general sources. Data sets with special
-file formats (VQA v2, NLVR2, captions of COCO and in Karpathy's layout) have functions that return
-tables.
+file formats (VQA v2, NLVR2, COCO's captions, Karpathy's layout) have functions that return tables.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class ImageTextTask(ImageInputTask):
     """Base of tasks over images with texts.
 
     The model section must be a `VisionLanguageConfig`, and the data section an
-    `ImageTextDataConfig`. `words` is the plural noun for the texts in messages.
+    `ImageTextDataConfig`. In messages, `words` is the name of the texts, in the plural.
     """
 
     words: ClassVar[str] = "texts"

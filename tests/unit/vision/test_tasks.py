@@ -252,7 +252,7 @@ def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> N
     assert len(lost) == 3 and not lost.any() and len(held["labels"]) == 20
     kinds = {Path(name).stem: (kind, why) for kind, name, why in listed(run)}
     assert len(listed(run)) == 4 and kinds.keys() == {"001", "002", "003", "004"}
-    assert kinds["003"] == (BROKEN, "no image file that Pillow can identify")
+    assert kinds["003"] == (BROKEN, "Pillow does not recognise an image in this file")
     assert kinds["004"][0] == BY_PILLOW and kinds["004"][1]
     assert task.problems.describe() == f"{BROKEN}: 3; {BY_PILLOW}: 1"
 

@@ -154,7 +154,7 @@ def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]
 
 
 def _shift(rates: Sequence[float], position: float, count: int) -> float:
-    """Return a factor for the x coordinate that keeps markers at the same rate apart."""
+    """Return a factor of the x coordinate, so that markers at one rate do not overlap."""
     gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
     return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
 
@@ -213,10 +213,10 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return a score to compare with and its name; None if there is no such score.
+    """Return the value and name of a score to compare with; None if there is no such score.
 
-    The score is the trivial baseline's. If there is no baseline and the metric is the loss, the
-    score is the median initial loss.
+    The score is that of the trivial baseline. Without a baseline, the score is the median initial
+    loss if the metric is the loss.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
@@ -256,8 +256,8 @@ def _draw_reference(
 def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], reading: str) -> Plot:
     """Draw how the effect of one SGD step grows with depth, relative to the smallest depth.
 
-    `reading` names the effect: the change of the "output", or of a label's logit ("label"). With
-    "label", dashed lines show the bound from theory.
+    With `reading` "output", the effect is the change of the output. With "label", the effect is the
+    change of a label's logit, and dashed lines show the bound from theory.
     """
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit (dashed: bound)" if reading == "label" else "output"
