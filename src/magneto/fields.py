@@ -74,7 +74,8 @@ def configuration(kind: type[Kind]) -> type[Kind]:
     """Turn a class into a frozen dataclass that checks its fields.
 
     Text is not converted to numbers, and numbers must be finite. One ConfigError lists all wrong
-    fields. If all fields are valid, the error lists the messages of methods marked with `rule`.
+    fields. If all single fields are valid, methods marked with `rule` are called, and the error
+    lists their messages.
     """
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """Facts about a task that are known without its import."""
+    """Facts about a task, for code that does not import the task."""
 
     # Import path of the task, "package.module:Class".
     task: str

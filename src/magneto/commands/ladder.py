@@ -69,15 +69,15 @@ def parser() -> Parser:
     add("--placements", type=names, metavar="A,B", help=what)
     what = "learning rates to try first at the smallest size; the ladder adds others"
     add("--lrs", type=rates, default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help=what)
-    what = "seeds for the best and the neighbouring rates (default: 1,2,3; fewer on a short budget)"
+    what = "seeds at the best rate and its neighbours (default: 1,2,3; fewer if --budget is short)"
     add("--seeds", type=whole_numbers, metavar="N,M", help=what)
-    what = "another recipe field to vary; each value is a row of the result"
+    what = "another recipe field to vary; the result has a row for each value"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
     what = (
         "time limit of the ladder, such as 10m; runs become shorter, and text is tokenized as bytes"
     )
     add("--budget", type=duration, metavar="TIME", help=what)
-    what = "stop a run halfway if two other rates are clearly better"
+    what = "stop a run after half of its steps if two other rates are clearly better"
     add("--race", action="store_true", help=what)
     what = "number of parallel runs (default: one per GPU, or one per core without GPUs)"
     add("--jobs", type=at_least_one, help=what)
@@ -167,7 +167,7 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
 
 
 def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float, float]:
-    """Estimate the seconds of one step, and of start and evaluation together."""
+    """Estimate the seconds of one step, and the total seconds of start and evaluation."""
     from magneto.commands.plan import try_steps
 
     task = recipe.build_task()

@@ -41,9 +41,10 @@ SPLIT_WORD, NEWS_WORD = (
 def standard_splits(
     values: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return `values` with the keys "train", "validation" and "test".
+    """Return `values` with the standard keys "train", "validation" and "test".
 
-    A lower-case key such as "dev" becomes "validation". Unknown keys are left out.
+    For example, the key "dev" becomes "validation". Keys that are unknown or not in lower case are
+    left out.
     """
     found = {split: [values[word] for word in words if word in values]
              for split, words in names.items()}  # fmt: skip
@@ -71,15 +72,18 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return a path's split by its last word such as "train" or "val"; None without such a word."""
+    """Return the split that a path's name contains, such as "validation" for "photos/val", or None.
+
+    If the name contains several splits, the last one is returned.
+    """
     found = SPLIT_WORD.findall(name.lower()) or NEWS_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
 
 def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, list[Path]]:
-    """Group paths by the split in their `names`, such as "photos/val".
+    """Group `paths` by split. `names` has a name for each path, such as "photos/val".
 
-    A path belongs to "train" if its name has no split.
+    A path belongs to "train" if its name contains no split.
     """
     parts: dict[str, list[Path]] = {}
     for path, name in zip(paths, names, strict=True):
@@ -88,7 +92,7 @@ def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, lis
 
 
 def split_field(names: Iterable[str]) -> str | None:
-    """Return the name of the field "split", in upper or lower case, or None."""
+    """Return the first of `names` that is "split" in upper or lower case, or None."""
     return next((name for name in names if name.strip().lower() == "split"), None)
 
 
@@ -173,7 +177,7 @@ def has_parquet(path: Path) -> bool:
 
 
 def find_source(source: str) -> Source:
-    """Divide a source like `parse_source`. If a path has Parquet files, the kind is "hf"."""
+    """Parse a source. The kind of a path with Parquet files is "hf", not "path"."""
     found = parse_source(source)
     if found.kind == "path" and has_parquet(user_path(source)):
         return Source("hf", str(user_path(source)))
@@ -181,7 +185,7 @@ def find_source(source: str) -> Source:
 
 
 def builtin_mistakes(given: str | None, names: Sequence[str], what: str) -> Iterator[str]:
-    """Yield a message if a source name is invalid, or if there is no such built-in source."""
+    """Yield a message if a source's name is invalid or names an unknown built-in source."""
     try:
         found = parse_source(given or "")
         if found.kind == "builtin":
@@ -215,8 +219,8 @@ def hub_is_reachable() -> bool:
 class HubDataset:
     """A data set of the Hugging Face hub, or a local folder of the same layout.
 
-    Methods raise `ConfigError` with one line if loading fails. If the package `datasets` is
-    missing, a ModuleNotFoundError names the extra to install.
+    If loading fails, methods raise `ConfigError` with a message of one line. If the package
+    `datasets` is missing, a ModuleNotFoundError names the extra to install.
     """
 
     def __init__(self, source: Source) -> None:

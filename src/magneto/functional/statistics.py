@@ -36,7 +36,7 @@ def half_width(values: Sequence[float], level: float = LEVEL) -> float:
 def joint_differences(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = LEVEL
 ) -> list[Difference]:
-    """Return each pair's difference of means, with an interval that allows for many comparisons.
+    """Return each pair's difference of means, with an interval corrected for multiple comparisons.
 
     Holm's method (1979) limits the probability of any false positive among all pairs to 1 -
     `level`. Holm's method widens the confidence intervals. A difference is significant if the

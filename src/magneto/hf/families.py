@@ -400,8 +400,8 @@ BEIT = replace(
 def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
     """Return fairseq's sinusoids of shape (rows, width), from position `first` on.
 
-    The largest wavelength is 10000 * 2 pi. In Magneto and Marian, all wavelengths are smaller
-    than 10000 * 2 pi.
+    The largest wavelength is 10000 * 2 pi. In Magneto and Marian, the largest wavelength is
+    smaller.
     """
     half = width // 2
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))

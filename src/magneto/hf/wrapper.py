@@ -100,7 +100,7 @@ ALSO_TRANSFORMERS = {
     "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
     "tie_word_embeddings", "torch_dtype", "use_cache",
 }  # fmt: skip
-"""Arguments of transformers' configurations that their signatures do not list."""
+"""Arguments that transformers' configurations accept, although no signature lists them."""
 
 TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
 IMAGE_PROCESSOR = {"AutoImageProcessor": "MagnetoImageProcessor"}
@@ -119,7 +119,7 @@ def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
 
 
 def placement_name(config: TransformerConfig) -> str:
-    """Return the placement's name, or raise ValueError if the table has no such placement."""
+    """Return the placement's name, or raise ValueError if the placement is not built in."""
     name = config.row.name
     if replace(config, placement=name).row != config.row:
         raise ValueError(f"placement {name!r} differs from Magneto's placement of that name. "
@@ -128,7 +128,7 @@ def placement_name(config: TransformerConfig) -> str:
 
 
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
-    """Transformers configuration of language models, and base class for other models.
+    """Configuration of language models for transformers, and base class of the others.
 
     `core` contains the fields of Magneto's configuration. These fields are separate because some
     names, such as `max_length`, have another meaning in transformers. Sizes are also available
@@ -152,7 +152,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     keys_to_ignore_at_inference = ["cache", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
-        """Do nothing, because transformers' method would convert a subclass to a dataclass."""
+        """Override transformers' method, which would convert a subclass to a dataclass."""
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         if (name := self.num_labels_field) and "id2label" not in values:
@@ -193,11 +193,11 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the transformers configuration of a Magneto model.
+        """Convert a Magneto model's configuration to a configuration for transformers.
 
         `end` is the id of the end token, which is also the begin and padding token. `values`
-        are further fields of transformers' configuration. A placement that is not built in raises
-        ValueError.
+        are fields that only transformers' configuration has. A placement that is not built in
+        raises ValueError.
         """
         held = {field.name for field in fields(config)} - {"pretrained"}
         names = [field.name for field in fields(cls.shape) if field.name in held]
@@ -222,7 +222,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
 
 
 class MagnetoEncoderConfig(MagnetoConfig):
-    """Transformers configuration of text encoders with or without a head."""
+    """Configuration of text encoders for transformers, with or without a head."""
 
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig
@@ -361,8 +361,8 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     Attributes:
         core_class: Class of the Magneto model.
-        head_name: Name of the head's module, or "". If a directory lacks weights of the head, these
-            weights are initialised.
+        head_name: Name of the head's module, or "". Weights of the head that a directory lacks are
+            initialised.
         hidden_states_advice: Advice in the error message if the model returns no hidden states, or
             "".
     """

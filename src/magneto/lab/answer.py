@@ -1,8 +1,8 @@
 """Conclusions of a comparison, written as sentences.
 
 The first conclusion names the row with the best score, and says whether the lead is significant.
-The runs of a row differ only in learning rate and seed. Welch's t test over seeds decides at 5 %
-whether two means differ significantly, with Holm's correction for all pairs of rows.
+The runs of a row differ only in learning rate and seed. Welch's t test over seeds tells whether two
+means differ significantly, at the level 5 % with Holm's correction for all pairs of rows.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
     if any(s.missing for s in summaries):
         return "So far there is no rate at which all seeds learned."
     if any(s.finished for s in summaries):
-        return "At no rate did all seeds learn."
+        return "There is no rate at which all seeds learned."
     return "No run learned at any of these learning rates."
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether there are too few seeds to test the row with the best score.
+    """Return whether there are too few seeds to test the lead of the best row.
 
     The test needs two seeds of this row, and two seeds of another ranked row if there is one.
     """
@@ -112,15 +112,14 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
     found = "; ".join(f"{s.title} {s.largest_stable_rate:g} ({next_result(s)})" for s in stable)
     count = len(summaries[0].stable_seeds)
     seeds = "one seed" if count == 1 else f"{count} seeds"
-    sentences = [f"Largest stable learning rates ({seeds} at every rate), with failures at the "
-                 f"next tested rate in brackets: {found}."]  # fmt: skip
+    sentences = [f"Largest stable learning rates ({seeds} at every rate): {found}."]
     if len(summaries) > 1 and count < ENOUGH_SEEDS:
         sentences.append("These seeds are too few to compare largest stable rates.")
     fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"
              for s in stable if s.others_failed[0]]  # fmt: skip
     if fails:
         sentences.append(
-            "At rates up to the largest stable one, runs of additional seeds failed: "
+            "Runs of additional seeds failed at or below the largest stable rate: "
             f"{', '.join(fails)}."
         )
     sentences += [
@@ -137,7 +136,7 @@ def next_result(summary: Summary) -> str:
     failed, count = summary.failed_there
     if not failed:
         return f"results missing at {summary.next_rate:g}"
-    return f"{failed} of {count} at {summary.next_rate:g}"
+    return f"{failed} of {count} failed at {summary.next_rate:g}"
 
 
 def divergence(summaries: Sequence[Summary]) -> list[str]:

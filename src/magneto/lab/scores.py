@@ -206,14 +206,14 @@ def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float]
 def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str, RunScore]:
     """Return the scores in a file of a run, by column.
 
-    If `magneto evaluate --keep NAME` wrote the file, the column is NAME. In a result of the VQA
-    leaderboard, each split is a column in percent. Such a result looks like [{"test-dev":
-    {"overall": 71.2, ...}}].
+    If `magneto evaluate --keep NAME` wrote the file, the column is NAME. A result of the VQA
+    leaderboard looks like [{"test-dev": {"overall": 71.2, ...}}]. It has a column for each split,
+    with scores in percent.
 
     Raises:
         ConfigError: If the file has an unknown format.
-        ConfigError: If the scores were measured on other weights than `weights`, on weights that
-            were overwritten later, or on a part of the data.
+        ConfigError: If the scores were not measured on `weights`, if these weights were overwritten
+            later, or if `--limit` left out a part of the data.
         DamagedError: If the score is not a number.
     """
     found = read_json(file)
@@ -286,8 +286,7 @@ def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Rename columns so that no column mixes scores of models that were trained on different data.
 
     An ambiguous name gets a prefix, which names the training data. A name is ambiguous if models
-    with different training data share it. The names of columns with own validation scores are
-    ambiguous too.
+    with different training data share it, or if a column of own validation scores has it.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

@@ -1,9 +1,9 @@
 """The probe's verdict predicts from a short run whether training fails, and why.
 
 Every finding compares a measured number with a threshold. The thresholds are the same for all
-placements. Most thresholds come from a calibration that probed and trained configurations of five
-tasks (benchmarks/results/probe-calibration.*). The thresholds were chosen on one part of these
-configurations. The documentation reports the accuracy on the other configurations.
+placements. Most thresholds come from a calibration: configurations of five tasks were probed and
+trained (benchmarks/results/probe-calibration.*). The thresholds were chosen on one part of these
+configurations. The documentation reports the accuracy of the verdicts on the other part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Threshold:
 
     `worse` says whether numbers "above" or "below" the limits are bad. Beyond the limit
     `undecided`, the outcome of training is open. Beyond `fails`, training probably fails. If
-    `fails` is None, no number predicts failure.
+    `fails` is None, the worst level is "not decided".
     """
 
     worse: Literal["above", "below"]
@@ -125,10 +125,10 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return the share of the variation between positions that is left after the last layer.
 
-    The share is the mean square of the variation after the last layer, divided by that after the
-    first. Of several stacks, the smallest share counts. A share near 0 is a rank collapse: the
-    stack's outputs are equal at all positions. The result is nan if a share is nan or was not
-    measured.
+    The share is the mean square of the variation after the last layer, divided by its mean square
+    after the first layer. With several stacks, the smallest share is returned. A share near 0 is a
+    rank collapse: the stack's outputs are equal at all positions. The result is nan if a share is
+    nan or was not measured.
     """
     shares = []
     for stack in stacks(layers):
@@ -138,10 +138,11 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 
 
 def distinct_share(layers: Sequence[LayerReading]) -> float:
-    """Return the share of the last output's mean square that varies between positions.
+    """Return the mean square of the variation between positions, as a share of the total.
 
-    With several stacks, the smallest share is returned. A stack with a measurement that is not
-    finite has the share 0. If a measurement is missing, the result is nan.
+    The total is the mean square of the last layer's output. With several stacks, the smallest share
+    is returned. A stack with a measurement that is not finite has the share 0. If a measurement is
+    missing, the result is nan.
     """
     shares = []
     for stack in stacks(layers):
@@ -279,8 +280,8 @@ def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
 def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
     """Return the rate at which a first step changes the output by `moved`, or None.
 
-    The rate is interpolated between tested rates. None means that `moved` is outside the measured
-    changes.
+    The rate is interpolated between tested rates. None means that no two neighbouring
+    rates have changes below and above `moved`.
     """
     points = [(t.moved, t.learning_rate) for t in tries if t.learning_rate > 0]
     return _between(points, moved)
@@ -301,7 +302,7 @@ def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
 def percent(share: float) -> str:
     """Format a share with two significant digits, such as 0.13 %.
 
-    Above 99 % the difference from 100 % has two significant digits, as in 99.88 %.
+    Above 99 %, the difference from 100 % has two significant digits, as in 99.88 %.
     """
     points = 100 * share
     if not 99 < points < 100:

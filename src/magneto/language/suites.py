@@ -1,9 +1,9 @@
 """Multiple-choice suites for zero-shot and few-shot evaluation.
 
-A record becomes an `Item`, which has a context and a scored ending for each option. In most suites,
-the context is the question, and the ending is the option. In Winogrande and Winograd, the option
-fills a blank in a sentence. The context is the sentence up to the option, and the ending is the
-rest of the sentence ("partial evaluation", arXiv 1806.02847).
+A record becomes an `Item`, which has a context and an ending for each option. The ending is scored.
+In most suites, the context is the question, and the ending is the option. In Winogrande and
+Winograd, the option fills a blank in a sentence. The context is the sentence up to and including
+the option, and the ending is the rest of the sentence ("partial evaluation", arXiv 1806.02847).
 """
 
 from __future__ import annotations
@@ -208,9 +208,9 @@ SUITES = {
 class SuiteQuestions:
     """Questions and demonstrations of a suite.
 
-    Messages show `source` for the questions, and `pool_source` for the demonstrations.
     Demonstrations come from `pool`. If `pool` is None, demonstrations come from the other
-    questions.
+    questions. In messages, `source` names the origin of the questions, and `pool_source` that of
+    the demonstrations.
     """
 
     suite: Suite

@@ -215,7 +215,7 @@ class HeadScale(nn.Module):
 
 
 class Gate(nn.Module):
-    """Sigmoid gate (arXiv 2505.06708), as a module for hooks."""
+    """Sigmoid gate (arXiv 2505.06708). It is a module so that hooks can be attached."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
         return joined * logits.sigmoid()
@@ -227,8 +227,8 @@ class Mask:
 
     Attributes:
         allowed: Mask of allowed pairs, boolean (batch or 1, 1, query length, key length). If
-            `allowed` is None, every query may attend to every key. For a query without allowed
-            keys, all keys are True, so that the softmax is finite.
+            `allowed` is None, every query may attend to every key. If a query has no allowed keys,
+            its row is True everywhere, so that the softmax is finite.
         seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). Queries
             without allowed keys get the output 0. None means that every query has an allowed key.
         causal: True for causal attention: no position attends to a later position. For causal

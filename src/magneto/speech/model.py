@@ -167,8 +167,9 @@ def ctc_loss(
     """Return the connectionist temporal classification loss (Graves et al. 2006), in nats.
 
     `logits` are (batch, frames, vocabulary), and `targets` are (batch, labels), padded with blank.
-    `frames` and `labels` are numbers of frames and labels, as integers to avoid a copy from the
-    GPU. The loss and gradient of an utterance with too few frames are 0.
+    `frames` and `labels` are each utterance's numbers of frames and labels. They are Python
+    integers, which need no copy from the GPU. An utterance with too few frames for its labels has
+    the loss 0 and the gradient 0.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
     if chances.is_meta:  # FLOPs are counted; the loss has hardly any
@@ -246,7 +247,8 @@ class TransducerLoss:
 
     Attributes:
         total: Weighted sum of all losses over the counted utterances.
-        count: Number of counted utterances. A counted utterance is usable and has a finite loss.
+        count: Number of counted utterances, which are usable (weight 1 in `SpeechBatch`) and have a
+            finite loss.
         excluded: Mask (batch,) that is True for usable utterances without a finite loss.
         parts: Unweighted losses without gradients, each summed over the counted utterances.
         encoded: Encoder outputs without gradients, (batch, frames // 4, width).
@@ -309,7 +311,7 @@ class Transducer(nn.Module):
     def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoder outputs (batch, frames // 4, width) and their lengths (batch,).
 
-        Features are normalised, (batch, frames, mel bins).
+        `features` (batch, frames, mel bins) are normalised.
         """
         x, lengths = self.front_end(features, lengths)
         return self.encoder(x, frame_mask(lengths, x.shape[1])), lengths
@@ -325,8 +327,8 @@ class Transducer(nn.Module):
     ) -> TransducerLoss:
         """Return the losses; see `SpeechBatch` for the arguments.
 
-        Utterances without a finite loss do not count in any sum, and get no gradient. `sizes` are
-        integers, which need no copy from the GPU.
+        Utterances without a finite loss do not count in any sum, and get no gradient. `sizes` has
+        Python integers, which need no copy from the GPU.
         """
         encoded, lengths, inner = self._encode_layers(features, lengths)
         predicted = self.predictor(targets)

@@ -1,4 +1,4 @@
-"""Tasks that fit a source, judged by folders, files and columns.
+"""Tasks that fit a source, according to its folders, files and columns.
 
 Use::
 
@@ -223,7 +223,7 @@ def candidates_of_tables(
 ) -> list[Candidate]:
     """Return the tasks for the tables in a folder, or [] if they do not name the folder's images.
 
-    A table that names the images is the source, and not its folder.
+    If a table names the images, the recipe's `data.source` is the table, not its folder.
     """
     splits = paths_by_split(tables, [path.name for path in tables])
     own = {f"data.{what}source": str(splits[split][0])
@@ -250,9 +250,9 @@ def have_field(files: Sequence[Path], name: str) -> bool:
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
-    """Return the names of the top folders that contain files.
+    """Return the names of the subfolders of `folder` that contain files, directly or deeper.
 
-    If the top folders are splits, return the names of the folders one level below.
+    If the subfolders are named after splits, return the names of the folders one level below.
     """
     from magneto.language.labelled_texts import WITHOUT_LABELS
 
@@ -387,7 +387,7 @@ def check_header(table: Table, kinds: Mapping[str, str]) -> None:
             raise ValueError(f"{table.where} has addresses of images, not files. Download the "
                              "images, and write their paths.")  # fmt: skip
     if len(table) == 1 and (lists := [name for name, kind in kinds.items() if kind == "list"]):
-        raise ValueError(f"{table.where} has one record, and lists in {abbreviate(lists[0])}. "
+        raise ValueError(f"{table.where} has one record, with a list in {abbreviate(lists[0])}. "
                          "Write a list of records, or one record per line.")  # fmt: skip
     names = [name.strip() for name in kinds]
     if not table.separator or not any(map(is_value, names)):
@@ -434,7 +434,7 @@ def text_candidates(
         labels = [label := "score"]
     if not labels or (len(labels) > 1 and not of_kind["class"]):
         others = " and ".join(name for name in phrases if name != text)
-        joined = f" ({others} not read; join columns to train on more than one)" if others else ""
+        joined = f" ({others} not read; to train on several columns, join them)" if others else ""
         return language_modelling(f"texts in {text}{joined}", text)
     if labels[0] != table.find("label"):
         options |= {"data.label_column": labels[0]}
@@ -460,8 +460,8 @@ def length_of(table: Table, name: str) -> int:
 def column_kind(table: Table, name: str) -> str:
     """Return the kind of a column.
 
-    Kinds are image, audio, class, number, list and text. Columns of the kinds date, row number,
-    constant and nothing are neither inputs nor labels.
+    Inputs and labels have the kind image, audio, class, number, list or text. Other columns
+    have the kind date, row number, constant or nothing.
     """
     column = table.columns[name]
     if isinstance(column, Classes):

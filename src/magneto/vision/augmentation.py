@@ -2,7 +2,7 @@
 
 RandAugment (arXiv 1909.13719) has the operations of timm's "rand-m9-mstd0.5-inc1". Two operations
 are sampled for each image, and each is applied with probability 0.5. The magnitude is sampled from
-a normal distribution, and clipped to 0 to 10.
+a normal distribution, and clipped to the range from 0 to 10.
 
 Images with masks are augmented as in mmsegmentation's recipe for ADE20k.
 """
@@ -184,7 +184,7 @@ class Augmentation:
         return random_erasing(image, self.config.erasing, random) if self.config.erasing else image
 
     def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Return a picture without normalisation and erasing, uint8 (size, size, channels)."""
+        """Return the picture before normalisation and erasing, uint8 (size, size, channels)."""
         config, size = self.config, self.input_format.size
         if config.crop == "centre":
             found = centre_crop(picture, size, size)
@@ -203,7 +203,7 @@ class Augmentation:
 class PairedAugmentation:
     """Augmentation of a training image together with its mask.
 
-    First, `fit` limits an image's size; see `resize_to_fit`.
+    First, `resize_to_fit` resizes the image within the limits `fit`.
     """
 
     input_format: InputFormat
@@ -252,9 +252,9 @@ class PairedAugmentation:
 def resize_part(
     pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int], how: str
 ) -> np.ndarray:
-    """Resize pixels to (`height`, `width`), and return the part (top, left, height, width).
+    """Resize pixels to (`height`, `width`), and return a part of the result.
 
-    `how` names a resampling filter of Pillow.
+    `part` is (top, left, height, width). `how` names a resampling filter of Pillow.
     """
     top, left, high, wide = part
     down, across = pixels.shape[0] / height, pixels.shape[1] / width

@@ -34,8 +34,8 @@ from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodePrediction
 class PatchAggregation(nn.Module):
     """Patch aggregation: a small stack over a middle layer's patches and the top class token.
 
-    Patch features of a middle layer do not describe the whole image. The class token thus learns to
-    describe the image (arXiv 2208.06366, section 2.3). In BEiT v2's released code, the small stack
+    Patch features of a middle layer do not describe the whole image. So the class token must learn
+    to describe it (arXiv 2208.06366, section 2.3). In BEiT v2's released code, the small stack
     uses the model's final norm and relative position bias. In Magneto, the small stack has
     a separate norm and bias.
     """
@@ -67,7 +67,7 @@ class MaskedImageModel(ImageEncoder):
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
-        """Return the features at masked positions as a list of one item, (batch, count, width).
+        """Return a list with the features at masked positions, (batch, count, width).
 
         With patch aggregation, the list has a second item: the features of the small stack. Images
         are (batch, channels, height, width). `hidden` (batch, count) has the indices of masked

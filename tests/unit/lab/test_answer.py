@@ -34,8 +34,8 @@ def test_answer_names_noise_and_failure() -> None:
     assert "Significantly worse: Pre-LN (1 ± 0.61 higher)." in text
     assert "No run learned: Post-LN." in text
     assert (
-        "Largest stable learning rates (2 seeds at every rate), with failures at the next tested "
-        "rate in brackets: Sub-LN 0.1 (the largest tested); Pre-LN 0.001 (1 of 2 at 0.01). "
+        "Largest stable learning rates (2 seeds at every rate): Sub-LN 0.1 (the largest tested); "
+        "Pre-LN 0.001 (1 of 2 failed at 0.01). "
         "These seeds are too few to compare largest stable rates."
     ) in text
     assert "Pre-LN in 3 of 6" in text
@@ -92,7 +92,7 @@ STUCK: list[float | None] = [BASELINE, BASELINE]
          "Sub-LN has the best score so far: loss 3.05 ±", "1 of 5 runs have no result yet."),
         (scores(post=[None]), "No run learned at any of these learning rates.",
          "Diverged runs: Post-LN in 1 of 1."),
-        (scores(pre=[4.0, None]), "At no rate did all seeds learn.", ""),
+        (scores(pre=[4.0, None]), "There is no rate at which all seeds learned.", ""),
         ([*scores(post=[3.0]), replace(MISSING, learning_rate=1e-3, seed=1)],
          "So far there is no rate at which all seeds learned.", "1 of 2 runs have no result yet."),
         ([MISSING], "There is no result yet.", "1 of 1 runs have no result yet."),

@@ -109,7 +109,7 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     assert options("text", "text2", "label") == {
         "data.text_column": "text", "data.pair_column": "text2"}  # fmt: skip
     (found, _) = candidates(str(table(tmp_path / "rows.csv", "instruction", "response")))
-    assert "response not read; join columns" in found.reason
+    assert "response not read; to train on several" in found.reason
     assert options("fr", "de") == {"data.pivot_language": "fr"}
     assert options("id", "en", "de") == {"data.languages": "en,de"}
     assert options("German", "English") == {
@@ -265,7 +265,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
         (scored, "fractional numbers"), (headerless, "Add a header line such as: text<TAB>label"),
         (tmp_path / "sounds", "no transcripts: .*audio and text"),
         (tmp_path / "number.csv", "numbers"),
-        (tmp_path / "wrapped.json", "one record, and lists in 'data'. Write a list of records"),
+        (tmp_path / "wrapped.json", "one record, with a list in 'data'. Write a list of records"),
         (tmp_path / "header.csv", "header.csv has no rows"),
         (tmp_path / "pairs.tsv", "first line is not a header .*: text<TAB>text2"),
         (tmp_path / "web.tsv", "addresses of images, not files"),

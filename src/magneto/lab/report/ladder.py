@@ -81,19 +81,19 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
     head = ["", *map(str, found["sizes"]), f"{found['target']} (forecast)", "exponent of size"]
     for name, heading, shown, note in (
         ("rate", "Learning rate", RATES,
-         "The best rate is the minimum of a parabola fitted to the losses over log(rate). The "
-         "interval of the best rate is a bootstrap over seeds. At the tested rates between the "
-         "best and the largest stable rate, all runs learned. Intervals are 80 % intervals. A "
-         "forecast's interval is that of a new measurement."),
+         "The best rate is the minimum of a parabola fitted to the losses over log(rate). Its "
+         "interval comes from a bootstrap over seeds. A rate is stable if all runs from the best "
+         "rate up to this rate learned. Intervals are 80 % intervals. A forecast's interval "
+         "includes the scatter of single measurements."),
         ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
-         "Sensitivity is the mean loss over the logarithm of the learning rate, minus the smallest "
-         "loss (arXiv 2309.14322). Losses are capped at the initial loss. Only the first seed "
-         "counts, and only rates in the range that was tested at all sizes."),
+         "Sensitivity is the mean loss minus the smallest loss (arXiv 2309.14322). The mean is "
+         "over the logarithm of the learning rate, in the range that was tested at all sizes. "
+         "Losses are capped at the initial loss. Only runs with the first seed count."),
         ("trouble", "First expected failure", MEASURED,
-         "Each value is the largest value in a few steps at the best tested rate (for the "
-         "gradient, the smallest value). Values are geometric means over seeds. In the ratio to "
-         "the theory's bound, the update is the change of a label's logit in one SGD step at "
+         "A run's value is the largest over a few steps at the best tested rate; for the gradient, "
+         "it is the smallest. The table gives geometric means over seeds. In the ratio to the "
+         "theory's bound, the update is the change of a label's logit in one SGD step at "
          "initialisation."),
     ):  # fmt: skip
         known = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
@@ -110,8 +110,8 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
 
 def baseline_note(found: Found) -> str:
     last = found["rungs"][-1]
-    note = ("The loss is the validation loss at the best rate, where the fitted parabola has its "
-            "minimum. Comparisons of rows are paired by seed. ")  # fmt: skip
+    note = ("The loss is the validation loss at the best rate, according to the fitted parabola. "
+            "Comparisons of rows are paired by seed. ")  # fmt: skip
     if not last.get("baseline_loss"):
         return note
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
@@ -166,11 +166,11 @@ def exponent(law: Found | None) -> str:
 
 
 def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
-    """Compare the first row with each further row that learned at every size.
+    """Compare the losses of the rows that learned at every size.
 
     Yields:
-        The names of the first row A and a further row B; log(loss of B / loss of A) at each size;
-        the fitted law of this logarithm.
+        The name of the first such row A, and of another such row B; log(loss of B / loss of A) at
+        each size; the law fitted to this logarithm.
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
@@ -181,7 +181,7 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield a table line for each further row, with its loss relative to the first row's loss."""
+    """Yield a table line for each row but the first, with its loss relative to the first row's."""
     for first, row, measured, law in gaps(found):
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
