@@ -67,7 +67,7 @@ class MediaColumn(ABC):
         """
 
     def file(self, number: int) -> str | bytes:
-        """Return the path of a medium's own file; without such a file, return the medium's bytes.
+        """Return the path of the medium if it is a separate file, else its bytes.
 
         Raises:
             OSError: If the medium can't be read.
@@ -121,7 +121,7 @@ class Files(MediaColumn):
         return len(self.names)
 
     def key(self, number: int) -> str:
-        """Return the normalised path. A path inside the folder is relative to the folder."""
+        """Return the normalised path, relative to `root` if the file is inside `root`."""
         name = self.names[number]
         if not name:
             return ""
@@ -166,8 +166,8 @@ class Members(MediaColumn):
         shards: Paths of the tar files.
         keys: Key of each example.
         places: Place of each example's image or recording, int64 (examples, 3). The columns are the
-            tar file's number, the first byte, and the size in bytes. The tar file is -1 for an
-            example without an image or recording.
+            tar file's number, the first byte, and the size in bytes. The tar file's number is -1
+            for an example without an image or recording.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:
@@ -203,8 +203,8 @@ class Members(MediaColumn):
 class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
-    `dataset` has only the column named `column`, and does not decode media. `where` names the
-    source in messages.
+    `dataset` has only the column `column`, with undecoded media. `where` names the source in
+    messages.
     """
 
     def __init__(self, dataset: Any, column: str, where: str, kind: str) -> None:

@@ -7,7 +7,7 @@ Use::
     train[3]["image"].read(), train[3]["label"]      # a row by number
 
 A column is any sequence. Images and recordings are in a column of media (`magneto.data.media`). A
-selection of rows is a new table, which shares the columns of the first table without copies.
+selection of rows is a new table with the same columns, which are not copied.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ COLUMN_ALIASES = {
     "truth": ("truth", "label", "answer", "true", "is_true", "target"),
 }  # fmt: skip
 FROM_TEST = "rows of the test split used for validation"
-TEST_UNUSED = "rows of the test split not used"
+TEST_UNUSED = "unused rows of the test split"
 # Number of media files whose bytes enter the digest; the others enter by name and size.
 SAMPLED_FILES = 256
 NO_CLASS = -1
@@ -103,16 +103,16 @@ class Classes(Sequence[str | None]):
 
 @dataclass(frozen=True)
 class Table:
-    """Table with numbered rows.
+    """Columns of a source, and a selection of its rows.
 
     Attributes:
-        columns: Columns by name. Each column has all rows of the source, selected or not.
+        columns: Columns by name, with all rows of the source.
         rows: Array of the selected row numbers, int64.
         where: Name of the source for messages.
         root: Folder to which relative paths in the columns refer.
         separator: Character between the cells of a .csv or .tsv file, or "" for any other source.
-        numbers: Number of each row in its file, selected or not; empty if rows count from 1.
-        unit: What these numbers count, such as "line".
+        numbers: Number of each row of the source in its file; empty if the rows count from 1.
+        unit: What `numbers` counts, such as "line".
     """
 
     columns: Mapping[str, Any]
@@ -147,9 +147,9 @@ class Table:
     def read_each(
         self, records: Iterable[T], read: Callable[[T], R | None], counts: Counts
     ) -> Iterator[R]:
-        """Yield the result of `read` for each of the selected rows' `records`.
+        """Yield the result of `read` for each record; each selected row has one record.
 
-        Malformed records are counted and named by their place in the file, as in `number_each`.
+        Malformed records are counted, and messages give their place in the file; see `number_each`.
         """
         numbers, where = map(self.number, self.rows.tolist()), f"{self.where}, {self.unit}"
         return (found for _, found in number_each(records, read, counts, where, numbers))
@@ -163,8 +163,8 @@ class Table:
 
         Args:
             what: Kind of content, such as "label": a key of `COLUMN_ALIASES`.
-            given: Value of the recipe's field data.WHAT_column. "" means no column. None means the
-                first name in the list `COLUMN_ALIASES[what]` that the table has.
+            given: Value of the recipe's field data.WHAT_column. "" means no column. None
+                searches for the names in `COLUMN_ALIASES[what]`, in their order.
             among: Columns to search (default: all columns).
 
         Raises:

@@ -149,8 +149,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         `attention_mask` has shape (batch, cached + length). For packed documents, the shape of the
         mask is (batch, length, cached + length). `cache` is a dynamic or static cache of
-        transformers. The model shifts `labels` of shape (batch, length). Callers may pass labels
-        that are already shifted as `shift_labels`.
+        transformers. The model shifts `labels` of shape (batch, length). If the caller has
+        shifted the labels already, they are passed as `shift_labels`.
 
         If `logits_to_keep` is a number N, only the last N positions have logits. If
         `logits_to_keep` is a tensor of positions, only these positions have logits. By default, and
@@ -200,8 +200,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         Raises:
             ValueError: If the shape of `position_ids` is wrong.
-            ValueError: If the model has relative positions and `position_ids` do more than separate
-                documents.
+            ValueError: If the model has relative positions, unless `position_ids` only mark where
+                documents begin.
         """
         if position_ids is None:
             return mask, None
@@ -219,8 +219,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
                 return same_document(begins) & mask[:, None], position_ids
         if relative:
             kind = self.core.config.positions
-            raise ValueError("position_ids is not supported with attention_mask or a cache for "
-                             f"{kind} positions")  # fmt: skip
+            raise ValueError("position_ids is not supported together with attention_mask or "
+                             f"a cache for {kind} positions: omit position_ids")  # fmt: skip
         return mask, position_ids
 
 

@@ -37,7 +37,7 @@ FLAT = 0.2
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One layer's output at each width: RMS at initialisation, and RMS of the change by training.
+    """RMS of a layer's output at initialisation, and RMS of its change in training, by width.
 
     The change is nan if an output is not finite.
     """
@@ -58,9 +58,10 @@ class Coordinate:
 def measure_coordinates(
     recipe: Recipe, widths: Sequence[int], steps: int, progress: Progress = SILENT
 ) -> list[Coordinate]:
-    """Train a recipe at its peak rate for `steps` steps at each width, and measure layers' outputs.
+    """Train a recipe at each width, and measure the layers' outputs before and after.
 
-    The model's other sizes scale with the width, except head width and depth.
+    Training takes `steps` steps at the recipe's peak rate. The model's other sizes scale with
+    the width, except head width and depth.
 
     Raises:
         ValueError: If a width does not fit the model's other sizes.
@@ -107,7 +108,7 @@ def rms(values: Tensor) -> float:
 
 @torch.no_grad()
 def outputs(task: Task, model: nn.Module, piece: Any) -> dict[str, Tensor]:
-    """Return the outputs of layers, stacks and head in a forward pass of `piece` without dropout.
+    """Return the outputs of layers, stacks and head for the batch `piece`, without dropout.
 
     If the loss does not call the head, the head is applied to the last stack's output.
     """

@@ -100,7 +100,7 @@ def read_texts(config: ClassificationDataConfig) -> LabelledTexts:
     """Read the training and the validation rows.
 
     Raises:
-        FileNotFoundError: If there is no such path.
+        FileNotFoundError: If a source does not exist.
         ValueError: If a column is missing, a split is empty, or a label is unknown.
     """
     counts, source, other = Counts(), config.source, None
@@ -257,8 +257,8 @@ def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -
             name = next((name for name in names if name in table.columns), None)
             if names and name is None:
                 columns = join_words([abbreviate(name) for name in table.columns]) or "none"
-                raise ValueError(f"{table.where} has no column {names[0]!r} of data.glue "
-                                 f"{config.glue}. Its columns are {columns}.")  # fmt: skip
+                raise ValueError(f"data.glue {config.glue} needs a column {names[0]!r}. The "
+                                 f"columns of {table.where} are {columns}.")  # fmt: skip
         elif what == "pair":
             name = table.find(what, config.pair_column or "")
         else:

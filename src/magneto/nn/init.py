@@ -1,4 +1,4 @@
-"""Initialisation of weights by their role, linear layers, and norms.
+"""Norms, linear layers, and their initial weights.
 
 As in torch, a module's `reset_parameters` fills its own parameters and buffers, and touches no
 submodule. A model can therefore be built on the meta device and initialised later, module by module
@@ -8,7 +8,7 @@ submodule. A model can therefore be built on the meta device and initialised lat
 |------------------------------------|--------------------------------------------------------|
 | q, k, gate, position in attention  | base distribution, gain 1                              |
 | v, out in self-attention, fc1, fc2 | base distribution, times the placement's gain          |
-| v, out in cross-attention          | base distribution, with the gain of some placements    |
+| v, out in cross-attention          | base distribution, times the gain in some placements   |
 | biases                             | 0                                                      |
 | norms, head scales                 | weight 1, bias 0                                       |
 | LayerScale                         | configured value                                       |
@@ -43,9 +43,10 @@ CUT_STD = 0.879596566170685
 
 
 class Projection(nn.Linear):
-    """Linear layer whose slices of rows are initialised by role, with a bias of 0.
+    """Linear layer in which each slice of rows has a role, such as "q" or "fc1".
 
-    The constructor draws the weights with a gain of 1. Later, the function `initialize` draws them
+    The role determines the initial weights of the slice. The initial bias is 0. The
+    constructor draws the weights with a gain of 1. Later, the function `initialize` draws them
     again with the gain of the norm placement.
 
     Args:
@@ -130,7 +131,7 @@ class NormalLinear(nn.Linear):
 
 
 def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
-    """Initialise the projections of all sublayers in a module by role.
+    """Initialise the weights of all projections in a module.
 
     Each `Projection` stores the base and the gain, so that `reset_parameters` can repeat the
     initialisation.

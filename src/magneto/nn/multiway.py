@@ -44,7 +44,7 @@ ROUTES: dict[Experts, tuple[str, str]] = {
     "decoupled": MODALITIES,
     "shared_attention": ("shared", "shared"),
 }
-"""Names of the attention experts and final norms for vision tokens and for language tokens."""
+"""Expert of vision tokens, and expert of language tokens, in attention and in the final norm."""
 
 
 class PackedDropPath(DropPath):
@@ -283,9 +283,9 @@ class Packing:
         length: Length of a padded row.
         vision_alone: Number of vision tokens in images without text.
         language_paired: Number of language tokens in image-text pairs.
-        attention_mask: Mask in which True = may attend, or None if no row has padding. The shape is
-            (rows, length), or (rows, length, length) if the mask differs between queries. A mask
-            with one row is for all samples.
+        attention_mask: Boolean mask, True where attention is allowed. None if no row has padding.
+            The shape is (rows, length), or (rows, length, length) if the mask differs between
+            queries. A mask with one row is for all samples.
     """
 
     vision_place: Tensor
@@ -330,7 +330,8 @@ class Packing:
         """Return the row numbers of the first `count` samples of each kind.
 
         The kinds are images without text, image-text pairs, and texts without image. If a kind has
-        fewer samples, the next rows fill the gap. The method does not wait for the device.
+        fewer samples, rows of the next kind are returned too. The method does not wait for the
+        device.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
@@ -399,7 +400,7 @@ def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
 
 
 def token_numbers(vision_place: Tensor, language_place: Tensor, count: int) -> Tensor:
-    """Return `Packing.token` for `count` places."""
+    """Return the index of the token at each of `count` places; see `Packing.token`."""
     place = torch.cat((vision_place, language_place))
     numbers = torch.full((count,), len(place), device=place.device)
     numbers[place] = torch.arange(len(place), device=place.device)

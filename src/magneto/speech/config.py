@@ -167,7 +167,7 @@ class SpeechDataConfig:
     max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
     """Maximum duration of a training utterance in seconds; longer utterances are left out."""
     max_text_rate: PositiveFloat = 60.0
-    """Maximum number of characters per second. Training leaves out utterances with more characters,
+    """Maximum number of characters per second. Training leaves out utterances above this rate,
     because their transcripts are probably wrong."""
     max_frames: PositiveInt = 20_000
     """Maximum number of frames of a group of utterances, padding included. `training.batch_size`
@@ -176,7 +176,7 @@ class SpeechDataConfig:
     """Maximum size of a group's lattice: padded frames x (tokens of the longest transcript + 1).
     The size of the lattice determines the memory of the transducer loss."""
     block: PositiveInt = 20_000
-    """Number of random utterances that are sorted by length together."""
+    """Utterances per block. Training shuffles the utterances, then sorts each block by length."""
     synthetic: SyntheticConfig = SyntheticConfig()
     """Built-in synthetic utterances."""
 
@@ -219,9 +219,10 @@ class TransducerConfig(TransformerConfig):
     """Configuration of a Transformer-Transducer.
 
     The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
-    2201.05420). A weight of 0 disables an auxiliary loss. Over an utterance, the divergence is
-    averaged, and every other loss is summed. All losses are in nats. ESPnet's weights are 0.5
-    (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
+    2201.05420). A weight of 0 disables an auxiliary loss. For each utterance, the
+    divergence is a mean over frames and labels, and every other loss is a sum. All losses are in
+    nats. ESPnet's weights are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2
+    (divergence).
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80

@@ -1,4 +1,4 @@
-"""Initial weights of a task's model. Memory and operations of the model are computed from shapes.
+"""Initial weights of a task's model, and its memory and operations as computed from shapes.
 
 The initial weights are bit-identical for any number of processes. The model is built on the meta
 device, sharded, and initialised module by module. With module-by-module initialisation, no process
@@ -93,7 +93,7 @@ def initial_model(
         task: Task whose `prepare` has been called.
         seed: Seed of the weights.
         world: Ranks of the run. Every rank must call this function.
-        say: Function that prints a message if each rank must build the whole model.
+        say: Called with a message if each rank must build the whole model.
     """
     model, reason = build_on_meta(task.build_model)
     if model is not None:
@@ -281,8 +281,8 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
         precision: Precision of training: "bf16" or "fp32".
 
     Returns:
-        Number of operations, and number of the task's units in the batch. If the model or the loss
-        reads values of tensors, the count is impossible, and the result is (nan, 1).
+        Number of operations, and number of units in the batch, such as tokens (`Task.unit`). If
+        the model or the loss reads values of tensors, the result is (nan, 1).
     """
     task.companion()  # created outside the fake mode, with values
     fake, counted = FakeTensorMode(allow_non_fake_inputs=True), CountedOperations()
@@ -344,8 +344,8 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
     """Check that training can fit in memory. The check uses only shapes and a few examples.
 
     Weights, gradients and optimizer state must fit in the device's memory. The examples of a batch
-    must fit in the CPU's memory. Activations need additional memory, which is not counted. A model
-    is not checked if its construction reads values of tensors.
+    must fit in the CPU's memory. Activations need additional memory, which is not counted. If
+    building the model reads values of tensors, the model is not checked.
 
     Raises:
         ValueError: If the memory is too small. The message says which setting to lower.

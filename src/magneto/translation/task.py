@@ -51,7 +51,8 @@ COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 class Translation(Task):
     """Translation task. The loss is in nats per target token.
 
-    A batch is a list of padded groups. `training.batch_size` counts groups.
+    A batch is a list of groups. A group has padded sentence pairs. `training.batch_size` counts
+    groups.
 
     Attributes:
         directions: Directions to evaluate, or None for all directions of the data.
@@ -68,7 +69,7 @@ class Translation(Task):
         super().__init__(model, data, seed)
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
-            self.whole_model = "with data.select_by 'bleu', evaluations translate sentences"
+            self.whole_model = "evaluations translate sentences (data.select_by 'bleu')"
 
     @cached_property
     def text(self) -> PreparedParallel:

@@ -23,8 +23,9 @@ from magneto.vision.images import ImageSplit
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that makes an example from an index and a random generator."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that completes a batch from the indices and the draws of its examples. A draw is a
-number that is new for every use of an example; see `magneto.data.stream.shuffled`."""
+"""Function that completes a batch. Its arguments are the batch, and the indices and draws of the
+examples. A draw is a number that is new for every use of an example; see
+`magneto.data.stream.shuffled`."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Function that is called for a broken example, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
@@ -114,8 +115,8 @@ def evaluation_images(
 ) -> LazyBatches:
     """Return batches of a split in a fixed random order, with the keys "images" and "broken".
 
-    If any image of an example is broken, `blank` replaces all images of this example. `finish`
-    completes a batch from the indices of its examples.
+    If any image of an example is broken, `blank` replaces all images of this example.
+    `finish(batch, rows)` completes a batch. `rows` are the indices of its examples.
     """
     blank = blank if len(split.names) == 1 else np.stack([blank] * len(split.names))
 

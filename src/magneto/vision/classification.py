@@ -83,7 +83,7 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
 
 
 def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
-    """Return the sums of a batch for `classification_scores`.
+    """Return counts and sums of a batch, from which `classification_scores` computes metrics.
 
     Logits are float32 (batch, classes), with -inf for a class that is not a candidate. A broken
     image counts as wrong.
@@ -168,8 +168,8 @@ class ImageClassification(FineTuning):
                              "into a separate folder, or use a table that has a label for every "
                              "image")  # fmt: skip
         if classes == 1:
-            raise ValueError(f"{where} has only one class, {splits.classes[0]}: give the folder "
-                             "that has a folder for each class, or a table")  # fmt: skip
+            raise ValueError(f"{where} has only one class, {splits.classes[0]}: set data.source "
+                             "to a folder with a folder for each class, or to a table")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, but model.classes is {known}: do not "
                              "set model.classes")  # fmt: skip
@@ -206,8 +206,8 @@ class ImageClassification(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the loss summed over images.
 
-        The logged "accuracy" is that for the labels before mixing. The logged "broken" is the share
-        of images that had to be replaced, because they are unreadable.
+        The logged "accuracy" compares predictions with the labels before mixing. The logged
+        "broken" is the share of images that had to be replaced, because they are unreadable.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
         objective = {

@@ -1,4 +1,4 @@
-"""Configurations of image tasks: the `model` and `data` sections of their recipes. No torch."""
+"""Configurations of image tasks: their `model` and `data` sections (no torch import)."""
 
 from __future__ import annotations
 
@@ -200,12 +200,12 @@ class PairedAugmentationConfig:
     """Range of the random scale factor. Each image is resized to `data.fit`, and then scaled by a
     random factor from this range."""
     largest_share: Probability = 0.75
-    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). At most
-    ten crops are tried."""
+    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). After
+    ten attempts, the last crop is used."""
     flip: Probability = 0.5
     """Probability of a horizontal flip."""
     photometric: Probability = 0.5
-    """Probability of each change of brightness, contrast, saturation and hue."""
+    """Probability of each of four changes: brightness, contrast, saturation and hue."""
 
     @rule
     def _range_rises(self) -> Iterator[str]:
@@ -353,8 +353,8 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     """Decay of the codebook's moving averages."""
     revive_below: Dropout = 0.03
     """A code is revived if its share of the features falls below this value divided by `codes`. A
-    revived code gets part of a frequent code's features. With `revive_below` 0, no code is revived,
-    as in BEiT v2's released code."""
+    revived code takes over part of a frequent code's features. With `revive_below` 0, no code is
+    revived, as in BEiT v2's released code."""
     commitment: NonNegativeFloat = 1.0
     """Weight of the commitment loss, the mean squared difference between the encoder's output and
     the code's vector."""
@@ -466,7 +466,7 @@ class SegmenterConfig(FineTunedImageConfig):
         if self.image_size is None:
             return
         if self.patch_size is not None and self.image_size < 2 * self.patch_size:
-            yield (f"image_size must be at least two patches, {2 * self.patch_size} pixels, not "
+            yield (f"image_size must be at least {2 * self.patch_size} pixels (two patches), not "
                    f"{self.image_size}")  # fmt: skip
         if self.stride is not None and self.stride > self.image_size:
             yield f"stride must be from 1 to image_size ({self.image_size}), not {self.stride}"
@@ -495,8 +495,8 @@ class SegmentationDataConfig(ImageSourceConfig):
     source may also be a table of paths, `hf:NAME[:CONFIG]`, or a folder. A folder of images and
     masks has images/ and annotations/, or train/ and trainannot/."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers, after `reduce_zero_label`. null: the
-    class names of the source. If the source has no class names, the class numbers are the names."""
+    """Names of the classes in the order of their numbers. With `reduce_zero_label`, the numbers
+    are the reduced ones. Null uses the class names of the source, or else the class numbers."""
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()

@@ -198,7 +198,7 @@ class ImageSplit:
         transform: Callable[[Picture, np.random.Generator], np.ndarray],
         random: np.random.Generator,
     ) -> np.ndarray:
-        """Return an example's transformed image, or a stack of several images."""
+        """Return an example's transformed image. Several images of an example are stacked."""
         images = [transform(picture, random) for picture in self.open_all(index)]
         return images[0] if len(images) == 1 else np.stack(images)
 
@@ -314,7 +314,7 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is none.
 
-    If the table has columns of media, the result is one of them or None. `given` is the column name
+    If the table has columns of media, other columns are not considered. `given` is the column name
     that the recipe sets. `mask` is the name of the column of masks.
     """
     media = media_names_of(table)
@@ -385,9 +385,9 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     unknown = [name for name in names if classes and name not in numbers]
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
-        raise ValueError(f"class {unknown[0]!r} is not one of the {len(classes)} known classes, "
-                         f"in the split with {first}. Known classes come from data.classes or from "
-                         "the training images")  # fmt: skip
+        raise ValueError(f"the split that begins with {first} has the unknown class "
+                         f"{unknown[0]!r}. The {len(classes)} known classes come from data.classes "
+                         "or from the training images")  # fmt: skip
     order = np.array(
         [*(numbers.get(name, UNLABELLED) for name in labels.names), UNLABELLED], np.int64
     )
@@ -443,8 +443,8 @@ def _paired(images: Path, masks: Path, counts: Counts) -> Table:
     found = find_masks(names, list(media_names(masks, "image", Counts())))
     counts[NOT_PAIRED] += len(names) - len(found)
     if not found:
-        raise ValueError(f"no image in {images} has a mask of the same name in {masks}. Name the "
-                         "mask of a.jpg a.png, or use a table of images and masks.")  # fmt: skip
+        raise ValueError(f"no image in {images} has a mask of the same name in {masks}. Rename "
+                         "masks (a.png for a.jpg), or give a table with both columns.")  # fmt: skip
     columns = {"image": Files(images, [*found]), "mask": Files(masks, [*found.values()])}
     return table_of_columns(columns, str(images), images)
 
@@ -452,8 +452,8 @@ def _paired(images: Path, masks: Path, counts: Counts) -> Table:
 def find_masks(names: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
     """Return the mask of each image that has one.
 
-    A mask has its image's name, but may have another file ending. If no image has such a mask, the
-    same word may follow the names of all images, as in a_mask.png.
+    A mask has its image's name, but may have another file ending. If no image has such a mask, all
+    masks may have the same additional word in the name, as in a_mask.png for a.jpg.
 
     Raises:
         ValueError: If images have several masks.

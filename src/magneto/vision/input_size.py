@@ -68,8 +68,8 @@ def sample_images(split: ImageSplit) -> ImageSample:
         except BrokenImage as error:
             example = example or f"{split.name(index)}: {error}"
     if not sizes:
-        raise ValueError(f"none of the {min(SAMPLE, len(split))} images that were tried can be "
-                         f"read, for example {example}")  # fmt: skip
+        raise ValueError(f"none of the {min(SAMPLE, len(split))} sampled images can be read. First "
+                         f"error: {example}")  # fmt: skip
     return ImageSample(np.array(sizes), grey, huge)
 
 
@@ -78,7 +78,7 @@ class ImageInputTask(Task):
 
     Attributes:
         splits: Training and validation images.
-        rows: Plural noun for examples in messages.
+        rows: What messages call the examples, in the plural.
         encoder_fields: Fields of the model that must equal those of the pre-trained run.
     """
 
@@ -99,7 +99,7 @@ class ImageInputTask(Task):
     def shared_input(self) -> tuple[Path, Any] | None:
         """Return the run that determines the image size, and the configuration of its model.
 
-        The result is None if there is no such run.
+        The result is None if the size is not from a run.
         """
         return None
 

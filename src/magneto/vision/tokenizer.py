@@ -284,8 +284,8 @@ class ImageTokenization(ImageTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss", "cosine", "codebook_use" and "codebook_perplexity".
 
-        The share of codes that occur is "codebook_use". The exponential of the entropy of the code
-        frequencies is "codebook_perplexity".
+        "codebook_use" is the share of codes that occur. "codebook_perplexity" is exp(entropy of the
+        code frequencies).
         """
         count, used = count_patches(sums), [share for share in sums["used"] if share]
         apart = sums["apart"] / count

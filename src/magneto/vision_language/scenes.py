@@ -1,4 +1,4 @@
-"""Built-in scenes of shapes with captions, balanced questions and balanced statements.
+"""Built-in scenes of shapes with captions, questions and statements.
 
 For each question, all answers are equally frequent. Each statement is as often true as false. Each
 pair of images has one true and one false statement. Neither the images alone nor the texts alone
@@ -79,7 +79,7 @@ def scene_pairs(which: int = PAIR_SET) -> dict[str, Table]:
 
 
 def scene_texts() -> dict[str, list[str]]:
-    """Return questions, statements, and captions of new scenes, for "train" and "validation"."""
+    """Return texts for "train" and "validation": questions, statements, and captions of scenes."""
     asked = [question for question, _, _ in question_kinds()]
     others = list(dict.fromkeys(asked + statements()))
     found = {}

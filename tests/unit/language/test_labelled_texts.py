@@ -119,10 +119,10 @@ def test_rows_of_glue_that_are_short_are_counted_and_cells_behind_are_let_be(
     rows, counts = read(path, glue="cola")
     assert rows == [("A b.", None, "1")]
     assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, not 4"]
-    with pytest.raises(ValueError, match=r"no column 'question' of data\.glue qnli.*'gj04'"):
+    with pytest.raises(ValueError, match=r"data\.glue qnli needs a column 'question'.*'gj04'"):
         read(path, glue="qnli")
     path.write_text("index\tsentence\n0\tA b.\n")  # GLUE's test files
-    with pytest.raises(ValueError, match=r"no column 'label' of data\.glue cola"):
+    with pytest.raises(ValueError, match=r"data\.glue cola needs a column 'label'"):
         read(path, glue="cola")
 
 

@@ -165,5 +165,5 @@ def test_figures_count_answers_and_show_the_surest_mistakes(
 def test_one_class_is_refused(tmp_path: Path) -> None:
     write_colours(tmp_path / "images", {"red": "red", "blue": "blue"})  # as in Food-101
     config = ImageClassificationDataConfig(source=str(tmp_path))
-    with pytest.raises(ValueError, match="only one class, images: give the folder"):
+    with pytest.raises(ValueError, match=r"only one class, images: set data\.source"):
         ImageClassification(ImageClassifierConfig(image_size=8, patch_size=4), config, 1).check()
