@@ -146,10 +146,10 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
     off, below, inverse = (median(float(row[name]) for row in rates)
                            for name in ("off", "off_below", "off_inverse"))  # fmt: skip
     yield (
-        f"The median error of the predicted best rates is a factor of {off:.2f}. Rule 1 predicts "
-        f"the best rate of the next smaller size, with a median error of a factor of {below:.2f}. "
-        "Rule 2 scales the rate of rule 1 in proportion to 1/size, and has a median error of a "
-        f"factor of {inverse:.2f}."
+        f"The median error of the predicted best rates is a factor of {off:.2f}. Rule 1 reuses "
+        "the best rate of the next smaller size, and has a median error of a factor of "
+        f"{below:.2f}. Rule 2 scales the rate of rule 1 in proportion to 1/size, and has a median "
+        f"error of a factor of {inverse:.2f}."
     )
 
 
@@ -201,9 +201,10 @@ def placements_answer(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     gains, loses, unsure = (trends[sign] or "none" for sign in (-1, 1, 0))
     larger, equal, smaller = (orders[sign] or "none" for sign in (1, 0, -1))
     yield (f"**As models grow, Sub-LN's loss falls relative to Pre-LN's in {gains} of {len(found)} "
-           f"ladders, and rises in {loses}. In {unsure} of the ladders, the interval of the trend "
-           "contains 0. At the largest size, Sub-LN's largest stable rate is larger than Pre-LN's "
-           f"in {larger} of the ladders, equal in {equal} and smaller in {smaller}.**")  # fmt: skip
+           f"ladders, and rises in {loses}. In {unsure} of the ladders, the 80 % interval of the "
+           "change contains 0. At the largest size, Sub-LN's largest stable rate is larger than "
+           f"Pre-LN's in {larger} of the ladders, equal in {equal} and smaller in "
+           f"{smaller}.**")  # fmt: skip
 
 
 def placements_table(found: Sequence[dict[str, Any]]) -> Iterator[str]:

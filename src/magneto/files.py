@@ -106,7 +106,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """Parse a file that Magneto wrote, with a JSON object.
+    """Return the JSON object in a file that Magneto wrote.
 
     Raises:
         DamagedError: If the file is damaged, or the object lacks one of `keys`.
@@ -190,7 +190,7 @@ def temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def check_new(directory: Path) -> None:
-    """Raise FileExistsError if a directory is neither missing nor empty."""
+    """Raise FileExistsError if a path exists, unless it is an empty directory."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} exists and is not empty")
 

@@ -1,7 +1,7 @@
 """`magneto table`: tables of scores, with a row for each placement.
 
-A grid point is one combination of learning rate and --grid values. In the first table, a row shows
-its grid point with the best mean validation score.
+A grid point is one combination of learning rate and --grid values. The first table shows each
+placement at its grid point with the best mean validation score.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
                  for name, value in all_]  # fmt: skip
     best += averages(best, preset.averaged)
     rows = list(dict.fromkeys(run.row for run in runs))
-    tables = [table("best point of each row", best, rows, preset)]
+    tables = [table("best settings of each row", best, rows, preset)]
     tables += [table(f"all at {words(point)}", s, rows, preset) for point, s in shared.items()]
     first, *others = map(aligned, tables)
     notes = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]

@@ -145,11 +145,10 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan that shuffles the examples in each epoch.
 
-    The plan returns an array with a row (draw, number) for each example. A global batch has
-    `repeats` copies of each example ("repeated augmentation", arXiv 1901.09335). A batch
-    can end between the copies of an example. An epoch has `count` rows, copies included. With two
-    copies, an epoch therefore reads only half of the data set. In an epoch, copy number i of an
-    example has the draw epoch * repeats + i.
+    The plan returns an array with a row (draw, number) for each example. Each example comes
+    `repeats` times ("repeated augmentation", arXiv 1901.09335), usually in the same global batch.
+    An epoch has `count` rows, copies included. With two copies, an epoch therefore reads only half
+    of the data set. In an epoch, copy number i of an example has the draw epoch * repeats + i.
     """
 
     def order(epoch: int) -> np.ndarray:

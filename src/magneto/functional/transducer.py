@@ -61,7 +61,8 @@ def transducer_loss(
         Losses in nats, (batch,), float32 (float64 for float64 logits).
 
     Raises:
-        ValueError: If shapes do not fit, or if a length or a target on a CPU is out of range.
+        ValueError: If shapes do not fit, or if a length or a target is out of range (checked only
+            on a CPU).
     """
     check_logits(logits.shape, targets, logit_lengths, target_lengths, blank)
     labels = next_labels(targets, target_lengths)
@@ -525,13 +526,14 @@ def check_logits(
         or shapes != [(size[0], size[2] - 1), tuple(size[:1]), tuple(size[:1])]
     ):
         raise ValueError(f"shapes do not fit together: logits {tuple(size)} (batch, time, labels + "
-                         f"1, vocabulary), targets {shapes[0]} (batch, labels), lengths of frames "
+                         f"1, vocabulary), targets {shapes[0]} (batch, labels), numbers of frames "
                          f"{shapes[1]} (batch,) and of labels {shapes[2]} (batch,)")  # fmt: skip
     if not 0 <= blank < size[3]:
         raise ValueError(f"blank must be in [0, {size[3]}), not {blank}")
     for name, lengths, most in (("frames", frames, size[1]), ("labels", labels, size[2] - 1)):
         if any_on_a_cpu((lengths < 0) | (lengths > most)):
-            raise ValueError(f"lengths in {name} must be in [0, {most}], not {lengths.tolist()}")
+            raise ValueError(f"the numbers of {name} must be in [0, {most}], not "
+                             f"{lengths.tolist()}")  # fmt: skip
     inside = torch.arange(targets.shape[1], device=targets.device) < labels[:, None]
     wrong = inside & ((targets < 0) | (targets >= size[3]) | (targets == blank))
     if any_on_a_cpu(wrong):

@@ -178,7 +178,7 @@ class ShortRun:
         return self.steps[0]
 
     def troubles(self) -> dict[str, tuple[int, Trouble] | None]:
-        """Return, for each number format, the first step with a failing layer, and that layer."""
+        """Return the first step with a `Trouble`, and the trouble, by number format."""
         found = {}
         for limit in LIMITS:
             each = ((step.step, first_trouble(step.layers, limit)) for step in self.steps)

@@ -28,7 +28,7 @@ covers the true value with probability `LEVEL`.
 "error" is the standard error of the value's natural logarithm."""
 
 Law = dict[str, float]
-"""A law and its forecast: the value, or log(value), is linear in log(size).
+"""A law and its forecast. By the law, log(value) or the value itself is linear in log(size).
 
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
@@ -46,7 +46,7 @@ def find_vertex(
     corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
     Args:
-        losses: For each rate, a loss for each seed, in the same order of seeds.
+        losses: The losses of the seeds at each rate. The order of seeds is the same at all rates.
         tried: The rate in `losses` with the lowest mean loss.
         edge_error: Standard error of the log rate if `tried` is the smallest or the largest rate.
             With one seed and neighbours on both sides, the best rate is assumed uniform between the
@@ -55,7 +55,7 @@ def find_vertex(
     Returns:
         The estimated best rate, the estimated loss at this rate, and the place of `tried`. With one
         seed, the error and the interval of the loss are nan. The place is "smallest", "largest", or
-        "" for a rate in between. Beyond the first or last rate, a better rate may exist.
+        "" for a rate in between. A better rate may lie beyond the smallest or the largest rate.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
@@ -131,12 +131,12 @@ def fit_law(
     """Fit a power law and forecast the value at a size.
 
     Args:
-        points: (size, value, standard error of the value's logarithm) for each measured size, at
-            least one. If the error is nan, it counts as 0.
+        points: A tuple (size, value, error) for each measured size. The error is the standard
+            error of log(value); nan counts as 0.
         size: Size at which to forecast the value.
         prior: Prior of the law's parameters, see `Prior`.
         logs: Whether log(value) is linear in log(size). If `logs` is False, the value itself is
-            linear, and `points` contain standard errors of the values, not of the logarithms.
+            linear, and errors are standard errors of the values.
 
     Returns:
         The law. Its interval includes the scatter of measured values around the law.

@@ -1,8 +1,9 @@
 """Measurement of the model update by one optimizer step, and the theory's bound on the update.
 
 The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
-initialisation: (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d), with the learning rate eta
-and the width d. The step is along the gradient of F. Two measurements grow differently with depth:
+initialisation, (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d). Here, eta is the learning
+rate and d is the width. The step is along the gradient of F. Two measurements grow differently with
+depth:
 
 - "label": the change of the label's logit, as in the theory.
 - "output": the relative change of the whole output. The step reduces the cross-entropy of a batch,
@@ -64,9 +65,9 @@ class Update:
         placement: Name of the placement, or of the row in a comparison.
         layers: Depth of the stack.
         seed: Seed of weights, inputs and labels.
-        reading: What the step changes, "label" or "output". For "label", a step increases a label's
-            logit. The logit's change is divided by the width. For "output", a step lowers the mean
-            cross-entropy. The norm of the features' change is divided by the norm of the features.
+        reading: "label" or "output". For "label", a step increases a label's logit, and the change
+            of the logit is divided by the width. For "output", a step lowers the mean
+            cross-entropy, and the norm of the features' change is divided by the features' norm.
         optimizer: "sgd" or "adam".
         value: The change, as a mean over samples.
     """
@@ -306,10 +307,10 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True)
 class Bound:
-    """The theory's bound on the model update by one SGD step, divided by learning rate and width.
+    """The theory's bound on the model update by one SGD step.
 
-    `derived` and `measured` have one value for each form of the formula. Without a bound, both are
-    empty.
+    The update is divided by the learning rate and the width. `derived` and `measured` have a value
+    for each `Form` of the bound. Without a bound, both are empty.
 
     Attributes:
         derived: Bound for square matrices with the placement's initialisation.
@@ -356,7 +357,7 @@ def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
-    """Return the bound at each depth, for each form of the formula; {} if there is no bound."""
+    """Return each `Form` of the bound at all depths; {} if there is no bound."""
     try:
         family = find_family(row)
         scales = [derived_scales(row, Depth(stack, layers)) for layers in depths]

@@ -343,7 +343,7 @@ def check_pretrained(config: Any) -> None:
 
     Raises:
         FileNotFoundError: If the run does not exist. The message suggests the nearest name.
-        ValueError: If the shape of the encoder differs. The message names the options to change.
+        ValueError: If the run's encoder has another shape. The message names the options to change.
     """
     run = pretrained_run(config)
     names = (field.name for field in fields(TextEncoderConfig))
@@ -371,8 +371,8 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
 
     Returns:
         The scores "accuracy", "f1" and "matthews". With two classes, "f1" is the F1 of class 1, as
-        in GLUE. With more classes, "f1" is the mean F1. "matthews" is the Matthews correlation, or
-        0 if all predictions are equal.
+        in GLUE. With more classes, "f1" is the mean of the classes' F1. "matthews" is the Matthews
+        correlation, or 0 if all predictions are equal.
     """
     metrics = import_extra("sklearn.metrics", "text", "classification metrics need scikit-learn")
     kinds = list(range(classes))

@@ -93,8 +93,8 @@ class ProbedStack(nn.Module, ABC):
         """Choose samples for measurements of attention.
 
         Args:
-            count: Number of samples. A Multiway Transformer chooses `count` images, pairs and texts
-                each.
+            count: Number of samples. A Multiway Transformer chooses `count` images, `count` pairs
+                and `count` texts.
             inputs: Inputs of a layer.
 
         Returns:

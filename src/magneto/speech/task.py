@@ -124,7 +124,7 @@ class SpeechRecognition(Task):
             raise ValueError(f"model.pretrained {run} has no weights of this model. Give a run of "
                              "task transducer.")  # fmt: skip
         if missing:
-            self._progress.say(f"model.pretrained {run} lacks weights. These weights are "
+            self._progress.say(f"model.pretrained {run} lacks these weights, which are "
                                f"initialised randomly: {join_words(missing)}")  # fmt: skip
         return weights
 
@@ -143,11 +143,11 @@ class SpeechRecognition(Task):
         return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
-        """Return the weighted sum; log the losses without weights, `non_finite` and `padding`.
+        """Return the weighted sum of the losses; log the unweighted losses and two ratios.
 
         `non_finite` is the number of utterances without a finite loss, divided by the number of
-        counted utterances. `padding` is the share of padded frames in a group, averaged over
-        counted utterances.
+        those with a finite loss. `padding` is the mean share of padded frames in a group, over
+        utterances with a finite loss.
         """
         losses = []
         for group in batch:
@@ -165,7 +165,7 @@ class SpeechRecognition(Task):
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
         """Return the loss and the transcripts.
 
-        An unusable utterance has an empty transcript. The loss is summed over utterances with a
+        An unreadable utterance has an empty transcript. The loss is summed over utterances with a
         finite loss.
         """
         self._note(UNREADABLE, batch)

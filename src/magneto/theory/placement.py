@@ -1,4 +1,4 @@
-"""The placement table: norms of each kind of Transformer, and constants derived from depth.
+"""The table of placements: where each has norms, and which constants it derives from depth.
 
 A sublayer computes `x <- after(alpha * x + branch(W_out @ inside(f(before(x)))))`. f is attention
 or the first half of the feed-forward network, and W_out is the last matrix of the sublayer. A
@@ -134,7 +134,8 @@ class Placement:
         source: Publication.
         self_attention: Slots with a norm in self-attention.
         cross_attention: Slots with a norm in cross-attention.
-        feed_forward: Slots with a norm in the feed-forward network (`inside` has its inner width).
+        feed_forward: Slots with a norm in the feed-forward network (the norm `inside` has the
+            inner width).
         final: "norm" for a norm on top of the stack.
         head_scale: Place of a learned scalar per attention head: "none", before or after the output
             projection.
@@ -175,7 +176,8 @@ class Placement:
                                  f"{words[:1]}, not {value!r}")  # fmt: skip
             if wrong := {*value} - {*words} if several else {value} - {*words}:
                 raise ValueError(
-                    f"placement {self.name!r}: {name} must be {'from' if several else 'one of'} "
+                    f"placement {self.name!r}: {name} "
+                    f"{'may only contain' if several else 'must be one of'} "
                     f"{', '.join(words)}, not {wrong.pop()!r}"
                 )
         for name in ("gain", "alpha"):

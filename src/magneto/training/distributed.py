@@ -77,7 +77,7 @@ class World:
     def describe(self) -> str:
         strategy = "" if self.strategy == "none" else f", {self.strategy}"
         if self.strategy == "hybrid":
-            strategy += f" ({self.replicas} copies in {self.shard_size} shards)"
+            strategy += f" ({self.replicas} copies, each in {self.shard_size} shards)"
         return f"{self.world_size} x {self.device.type}{strategy}"
 
 

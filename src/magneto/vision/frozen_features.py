@@ -126,7 +126,7 @@ def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor
 
 
 def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
-    """Return the accuracy of nearest neighbours by cosine.
+    """Return the accuracy of a nearest-neighbour classifier with cosine similarity.
 
     The arguments are those of `linear_accuracy`.
     """

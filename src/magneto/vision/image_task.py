@@ -41,8 +41,8 @@ EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encod
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor | Tensor]:
     """Return the weights of patch embedding, class token and encoder from the run in `pretrained`.
 
-    Learned positions are interpolated to the model's grid, and only these are read. The function
-    reads only the names of the weights of `model`, not the values.
+    Learned positions are read, and interpolated to the model's grid. The other weights are read
+    later. `model` may be on the meta device.
     """
     run, held = pretrained_encoder(config)
     stored = open_weights(find_weights(run))
@@ -95,8 +95,8 @@ class Prediction:
     Attributes:
         labels: Names of classes with their probabilities, the most probable first. In segmentation,
             a class's share of the pixels replaces the probability.
-        pictures: Contents of PNG files by name. In segmentation, they show the classes over the
-            image.
+        pictures: Contents of PNG files by name. In segmentation, a picture shows the image,
+            coloured by class.
     """
 
     labels: Sequence[tuple[str, float]]

@@ -225,7 +225,7 @@ def test_both_tasks_and_what_the_leaderboard_gave(tmp_path: Path, capsys) -> Non
     out = printed(capsys, "table", *answered, "--preset", "vision-language")
     head, *rows = out.split("\n\n")[0].splitlines()
     columns = ["VQA, shapes", "test-dev", "test-standard", "NLVR, shapes", "test-P"]
-    assert re.split("  +", head) == ["best point of each row", *columns]
+    assert re.split("  +", head) == ["best settings of each row", *columns]
     cells = [re.split("  +", row) for row in rows[:2]]
     assert [row[0] for row in cells] == [PRE, SUB]
     numbers = [cell.split(" ")[0] for cell in cells[1][1:]]

@@ -324,7 +324,7 @@ def test_a_run_begins_with_the_weights_of_another(
     task = SpeechRecognition(replace(opened.model, **more), opened.data, 1)
     task.prepare(progress)
     assert task.initial_weights()
-    assert any("weights are initialised randomly: intermediate" in line for line in progress.lines)
+    assert any("which are initialised randomly: intermediate" in line for line in progress.lines)
     monkeypatch.setattr("magneto.speech.task.open_weights", lambda path: {"elsewhere": None})
     with pytest.raises(ValueError, match="has no weights of this model"):
         task.initial_weights()

@@ -66,11 +66,14 @@ def test_a_row_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"feed_forward": ("middle",)}, "feed_forward must be from before, .* not 'middle'"),
+        ({"feed_forward": ("middle",)}, "feed_forward may only contain before, .* not 'middle'"),
         ({"query_key_norm": "norm"}, "query_key_norm must be one of none, head, width, not 'norm'"),
         ({"self_attention": ("before")}, r"self_attention .* tuple such as \('before',\), not 'be"),
         ({"alpha": 2.0}, r"alpha must be a function of the depth, not 2\.0"),
-        ({"gated": ("feed_forward",)}, "gated must be from self_attention, .* not 'feed_forward'"),
+        (
+            {"gated": ("feed_forward",)},
+            "gated may only contain self_att.*, not 'feed_forward'",
+        ),
     ],
 )
 def test_unknown_words(wrong: dict, words: str) -> None:

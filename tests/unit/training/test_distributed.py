@@ -157,7 +157,7 @@ def test_every_layer_is_sharded_and_then_the_rest(monkeypatch: pytest.MonkeyPatc
     world = World(0, 6, CPU, "hybrid", 2)
     shard_model(model, world)
     mesh.assert_called_with("cpu", (3, 2), mesh_dim_names=("replicate", "shard"))
-    assert "3 copies in 2 shards" in world.describe()
+    assert "3 copies, each in 2 shards" in world.describe()
 
 
 @pytest.mark.parametrize("rows", [0, 3, 5, 8])
