@@ -48,7 +48,7 @@ def test_folders_that_are_numbers(run: Path, tmp_path: Path, capsys) -> None:
     assert answer(capsys, "evaluate", run, "--data", str(v2))["accuracy"] == 1
     (v2 / "0").rename(v2 / "6")
     line = refused(capsys, "evaluate", run, "--data", v2)
-    assert "class '1' is not one of the 6 known classes" in line
+    assert "unknown class '1'. The 6 known classes" in line
 
 
 def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> None:
