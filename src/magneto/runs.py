@@ -62,7 +62,7 @@ def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
     Args:
         run: Directory of the run.
         which: Name of the weights, as in `magneto.weights.find_weights`.
-        overrides: Values by dotted field of the recipe.
+        overrides: New values of recipe fields, by dotted name.
 
     Raises:
         FileNotFoundError: If there is no run, or if the run has no such weights.
@@ -120,7 +120,7 @@ def run_tokenizer(run: Path) -> str:
     if "data.tokenizer" not in fields:
         open_run(run)  # a path without a run has its own message
         raise FileNotFoundError(
-            f"{run} has no tokenizer. Give a run that has started and reads text."
+            f"{run} has no tokenizer. Give a run on text whose training has started."
         )
     return fields["data.tokenizer"]
 
@@ -130,7 +130,7 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
 
     Args:
         run: Directory of the run.
-        overrides: Values by dotted field of the recipe.
+        overrides: New values of recipe fields, by dotted name.
         verb: Command that the task must support, or None for no check.
 
     Raises:
@@ -155,7 +155,7 @@ def other_data(run: Path, source: str) -> dict[str, Any]:
     """Return the overrides for evaluating a run on another data source.
 
     The names of the recipe's validation splits and its folder of images do not apply to other data.
-    The recipe's limit applies to evaluation during training only.
+    The recipe's `validation_limit` applies only to evaluation during training.
     """
     data: Any = open_run(run).data
     held = {"validation_source": source, "validation_splits": None, "validation_limit": None}
@@ -176,7 +176,8 @@ def pretrained_run(config: Any) -> Path:
 def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
     """Check that the fields `names` are equal in a run's model and in a configuration.
 
-    Fields of type `Free`, and fields that the run lacks, are not compared.
+    Fields that the run lacks are not compared. Neither are `Free` fields, which do not change what
+    a model computes.
 
     Raises:
         ValueError: If fields differ. The message lists the options to set.

@@ -128,7 +128,7 @@ def test_predict_judges_a_statement_about_two_images(statements: Path, capsys: C
     assert {one["label"] for one in found[0]["labels"]} == {"True", "False"}
     assert sum(one["share"] for one in found[0]["labels"]) == pytest.approx(1.0)
     for given, message in (
-        ([images[0], text], "is about 2 images, so give a multiple of 2 images, not 1"),
+        ([images[0], text], "statement needs 2 images, so give a multiple of 2 images, not 1"),
         ([*images, ""], 'img0.png "..."'),
         ([*images, "other.png"], "add the statement in quotes after the images"),
         ([text, *images], 'img0.png "..."'),

@@ -67,7 +67,7 @@ def parser() -> Parser:
     ).with_run()
     add = made.add_argument
     what = ("maximum number of batches, or of questions with --tasks (default: all); in "
-            "translation, also of sentences per direction for BLEU and chrF")  # fmt: skip
+            "translation, also the maximum number of sentences per direction")  # fmt: skip
     add("--limit", type=at_least_one, help=what)
     what = ("also write the metrics to RUN/scores/NAME.json for `magneto table` (with --splits: "
             "NAME-SPLIT.json)")  # fmt: skip
@@ -87,7 +87,7 @@ def parser() -> Parser:
     add("--max-length", type=int, help="maximum tokens of a prompt (default: as in training)")
     add("--include", type=Path, help="folder with task files (.yaml) for lm-evaluation-harness")
     group = made.add_argument_group("translation runs")
-    what = "directions to evaluate (default: all trained); write A>B if a code has a dash"
+    what = "directions to evaluate (default: all trained); write A>B if a language code has a dash"
     group.add_argument("--directions", type=names, metavar="A-B,C-D", help=what)
     search_options(group)
     group = made.add_argument_group("speech recognition runs")

@@ -89,7 +89,7 @@ def predict_images(args: argparse.Namespace, overrides: Mapping[str, str], kind:
     opened: Any = load_run(args.run, args.weights, overrides)
     group = opened.task.images_together if kind else 1
     if len(paths) % group:
-        raise ConfigError([f"a {kind} is about {group} images, so give a multiple of {group} "
+        raise ConfigError([f"each {kind} needs {group} images, so give a multiple of {group} "
                            f"images, not {len(paths)}"])  # fmt: skip
 
     def ask(pictures: Sequence[Any]) -> Sequence[Any]:
@@ -300,7 +300,7 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
         return line_pairs([word], data.paired)
     path = existing_path(word)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; name text files in it")
+        raise ValueError(f"{path} is a folder; give the text files in it")
     return read_unlabelled(path, data, counts)
 
 

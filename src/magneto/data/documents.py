@@ -80,7 +80,7 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
         field: Key of the text in records.
-        unit: Document in plain text: "paragraphs" for several paragraphs, or "line".
+        unit: Length of a document in plain text: several "paragraphs", or one "line".
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
@@ -204,7 +204,8 @@ def _last_character(piece: bytes) -> int:
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
     """Return a digest of the paths, sizes and change times of a source's files.
 
-    For a built-in source or a data set on the hub, the digest depends on the name of the source.
+    For a built-in source or a data set on the hub, the digest depends only on the source's
+    name.
     """
     found = find_source(source)
     if found.kind == "builtin":

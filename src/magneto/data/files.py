@@ -63,7 +63,10 @@ def unpacked_name(path: Path) -> str:
 
 
 def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
-    """Return whether a file ends in one of `endings`, in upper or lower case, also if packed."""
+    """Return whether a path is a file whose name ends in one of `endings`.
+
+    Upper case and a further ending such as .gz do not matter.
+    """
     return unpacked_name(path).lower().endswith(endings) and os.path.isfile(path)
 
 
@@ -343,9 +346,9 @@ def stream_records(
 ) -> Iterator[R]:
     """Yield the result of `read` for each record of a file.
 
-    The file ends in .tar, .jsonl, .json, .csv or .tsv. Files other than .tar may be compressed. A
-    text file in a .tar file is a record with the field "text". Blank lines are skipped. Lone
-    surrogates become U+FFFD, since no tokenizer accepts them.
+    The file's name ends in .tar, .jsonl, .json, .csv or .tsv. Files other than .tar may be
+    compressed. A text file in a .tar file is a record with the field "text". Blank lines are
+    skipped. Lone surrogates become U+FFFD, since no tokenizer accepts them.
 
     Raises:
         ValueError: If the file is damaged.
@@ -354,7 +357,7 @@ def stream_records(
 
 
 def unit_of(path: Path) -> str:
-    """Return what the numbers of a file's records count: "member", "row", "record" or "line"."""
+    """Return the kind of records in a file: "member", "row", "record" or "line"."""
     if path.suffix == ".tar":
         return "member"
     if is_table(path):
@@ -394,7 +397,7 @@ def is_list(path: Path) -> bool:
 
 
 def tar_members(shard: Path, counts: Counts) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yield the open tar file with each regular file in it.
+    """Yield, for each regular file in a tar file, the open tar file and the regular file.
 
     The rest of a damaged or incomplete tar file is skipped, and counted as a malformed record.
     Python's `tarfile` would stop at a damaged header without an error.

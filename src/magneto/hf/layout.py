@@ -369,7 +369,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return the tensors, renamed for the other methods."""
+        """Give the library's tensors the names that the other methods expect."""
         return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
@@ -384,7 +384,7 @@ class WeightFormat:
         raise NotImplementedError
 
     def computed(self, state: State, config: Any) -> State:
-        """Compute the tensors of Magneto's model that the library's files do not contain."""
+        """Compute Magneto's tensors that are missing in the library's files."""
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:

@@ -136,10 +136,11 @@ def without_places(value: Any) -> Any:
 def measure(
     folder: Path, sweep: Sweep, failed: Sequence[str], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Measure the updates and activations of every row, with the recipe of the row's first run.
+    """Measure the updates and activations of each row of a comparison.
 
-    Measurements that are already in the folder are read and not repeated. In the rows `failed`, no
-    run learned. For each of these rows, a probe of the first run's recipe looks for the reason.
+    The recipe of a row's first run stands for the row. Measurements that are already in the folder
+    are read and not repeated. In the rows `failed`, no run learned. For each of these rows, a probe
+    looks for the reason.
 
     Returns:
         A dictionary with these keys. In "updates" and "growth", "placement" is the row's name.

@@ -113,7 +113,7 @@ class StepMemory:
 
 
 class AliveBytes(CountedOperations):
-    """Counts the current and the peak bytes of live tensors that were created in this mode."""
+    """Counts the bytes of live tensors, now and at the peak. Older tensors do not count."""
 
     def __init__(self, existing: Iterable[Tensor]) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
             reason = str(error).splitlines()[0]
             raise ValueError(
                 f"{type(task).__name__} cannot be planned: {reason}; "
-                "`magneto train RECIPE --dry-run` measures it instead"
+                "run `magneto train RECIPE --dry-run` to measure it"
             ) from error
     # Ranks shard these layers one by one (`magneto.training.distributed.shard_model`).
     layers = [layer for m in model.modules() if isinstance(m, nn.ModuleList) for layer in m]
@@ -285,8 +285,8 @@ class Plan:
     def advise(self) -> Way | None:
         """Return the cheapest options that fit in memory; None if none fit.
 
-        The result has the smallest number of micro-batches that fits in memory. The numbers 1, 2,
-        4, ... and one example per micro-batch are tried.
+        Numbers of micro-batches that are tried: 1, 2, 4, ..., and at most one per example. The
+        result has the smallest number that fits in memory.
         """
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})

@@ -1,4 +1,4 @@
-"""Maximal update parametrisation: initial weights and learning rates as functions of width.
+"""Maximal update parametrisation (muP): initial weights and learning rates as functions of width.
 
 The factors come from Tensor Programs V (arXiv 2203.03466), table 3, for Adam. Of the paper's
 equivalent forms, Magneto uses the one whose forward pass has no multipliers. Magneto builds the
@@ -34,14 +34,14 @@ from magneto.nn.position import TransformerXLLogits
 
 @dataclass(frozen=True)
 class Scale:
-    """Factors of a weight's initial values and learning rate under maximal update."""
+    """Factors by which muP multiplies a weight's initial values and learning rate."""
 
     initial: float = 1.0
     rate: float = 1.0
 
 
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
-    """Return muP's factors of a model's parameters by name. A tied parameter has several names.
+    """Return muP's factors for each parameter, by name. A tied parameter has several names.
 
     With the standard parametrisation, the result is {}.
 

@@ -3,7 +3,7 @@
 The formulas of Post-LN and DeepNorm come from DeepNet (arXiv 2203.00555). The formulas of Pre-LN
 and Sub-LN come from the paper arXiv 2210.06423 (section 3.2, appendices A and B). All bounds are
 divided by eta d, the learning rate times the width. The bounds are orders of magnitude under the
-paper's assumptions, whose limits are in `docs/theory.md`.
+paper's assumptions. `docs/theory.md` states the limits of these assumptions.
 
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
@@ -258,20 +258,20 @@ def _family(row: Placement) -> Family | None:
 
 
 def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -> float:
-    """Return the bound of the model update of one stack, divided by eta d.
+    """Return the bound on the model update of one stack, divided by eta d.
 
     Args:
-        placement: Placement whose bound is computed.
+        placement: Placement of the stack.
         scales: Scales of every sublayer: 2 per layer, or 3 in the decoder of an encoder-decoder.
-        form: "paper" is the formula as printed in theorems 3.1 and 3.2. "first_order" sums over
-            the indices of the appendix. "telescoped" includes all orders, and the variance of the
-            embedding.
+        form: "paper" is the formula as printed in theorems 3.1 and 3.2. "first_order" sums only
+            over the sublayers above, as in appendix A. "telescoped" drops no terms, and includes
+            the variance of the embedding.
 
     Returns:
         For Pre-LN and Sub-LN, an upper bound. For Post-LN and DeepNorm, only the order of growth.
 
     Raises:
-        ValueError: If there is no bound for the placement, the form or alpha.
+        ValueError: If the placement has no bound, or has none in this form or with this alpha.
     """
     family = find_family(placement)
     steps = (family.step(v, w) for v, w in zip(scales.v, scales.w, strict=True))
@@ -279,8 +279,8 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
 
 
 CROSS_ATTENTION: dict[str, int] = {"second": 2, "paper": 1}
-"""Number l of the first cross-attention in the decoder. In a decoder with cross-attention, every
-third sublayer is cross-attention. With "second", sublayers 2, 5, 8, ... are cross-attention, as in
+"""Number l of the decoder's first sublayer with cross-attention. From there on, every third
+sublayer is cross-attention. With "second", sublayers 2, 5, 8, ... are cross-attention, as in
 the model and in DeepNet. With "paper", sublayers 1, 4, 7, ... are cross-attention, by the printed
 condition of theorem 3.3 (l % 3 == 1)."""
 
@@ -315,14 +315,14 @@ def encoder_decoder_bound(
     """Return the bound of an encoder-decoder (theorem 3.3; appendix B.1 for Pre-LN).
 
     Args:
-        placement: Placement with the formula.
+        placement: Placement of both stacks.
         encoder: Scales of 2 sublayers per layer.
         decoder: Scales of 3 sublayers per layer.
         cross: Positions of cross-attention in the decoder, a key of `CROSS_ATTENTION`.
         form: As in `bound`.
 
     Raises:
-        ValueError: If there is no bound for the placement, the form or alpha.
+        ValueError: If the placement has no bound, or has none in this form or with this alpha.
     """
     family = find_family(placement)
     q, signals = family.q(decoder, form), family.signals(decoder)

@@ -98,7 +98,7 @@ def load_pieces(
 ) -> None:
     """Copy this rank's rows of stored tensors into `pieces`.
 
-    `where` is the source's name for error messages.
+    `where` names the source in error messages.
 
     Raises:
         ValueError: If names or shapes differ.
@@ -233,7 +233,7 @@ class RunWeights:
             self.writer.write(step_directory(folder, step), {MODEL: pieces}, state, prune)
 
     def rank(self, entry: dict[str, Any], higher: bool) -> None:
-        """Add the step and value of an evaluation to `best`, unless enough values are better."""
+        """Add the step and value of an evaluation to `best` if the value is among the best."""
         if entry not in self.best:
             self.best = sorted([*self.best, entry], key=itemgetter("value"), reverse=higher)
             self.best = self.best[: max(self.candidates, 1)]

@@ -45,9 +45,9 @@ class TrainingConfig:
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
     epochs: PositiveFloat | None = None
-    """Epochs of training, which replace `steps` (default: null, `steps` applies)."""
+    """Number of epochs. If set, it replaces `steps` (default: null)."""
     warmup_ratio: Dropout | None = None
-    """Warm-up as a share of all steps, which replaces `warmup_steps` (default: null)."""
+    """Warm-up as a share of all steps. If set, it replaces `warmup_steps` (default: null)."""
     warmup_start: NonNegativeFloat = 0.0
     """Learning rate of the first warm-up step."""
     final_learning_rate: NonNegativeFloat = 0.0
@@ -69,7 +69,7 @@ class TrainingConfig:
     """Largest gradient norm. Larger gradients are scaled to this norm (default: null, no
     clipping)."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """"fp32", or "bf16" by autocast."""
+    """"fp32", or "bf16" with torch's autocast."""
     compile: bool = False
     """Compile the model with torch.compile. Compilation takes minutes, but makes the steps on a
     GPU faster."""
@@ -105,9 +105,9 @@ class TrainingConfig:
     """Number of ranks that share one copy of the model under "hybrid" (default: null, the ranks
     of a node)."""
     divergence_patience: PositiveInt = 100
-    """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss counts
-    as high above 1.5 times the first loss. The smoothed loss also counts as high if a rise has
-    undone more than half of the earlier decrease."""
+    """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss is
+    high if it exceeds 1.5 times the first loss. It is also high if a rise has undone more than half
+    of the earlier decrease."""
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"

@@ -95,7 +95,7 @@ def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one row with the means over all predictions and the last step's gradient norm."""
+    """Return one row: the mean of each value over all predictions, and the last gradient norm."""
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}
@@ -157,7 +157,7 @@ def open_trackers(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> list[Tracker]:
-    """Open the configured trackers. TensorBoard then hides old events after `from_step`."""
+    """Open the configured trackers. TensorBoard hides old events of steps after `from_step`."""
     trackers: list[Tracker] = []
     if config.tensorboard:
         try:
@@ -334,10 +334,10 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 
 
 class Throughput:
-    """Meter of units per second and of model-FLOPs utilisation, without the time of pauses.
+    """Meter of throughput and of model-FLOPs utilisation. The time of pauses does not count.
 
     Args:
-        flops_per_unit: Number of floating-point operations for a unit.
+        flops_per_unit: Number of floating-point operations for a unit, such as a token.
         peak: Peak FLOP/s of the device, or None if unknown.
     """
 

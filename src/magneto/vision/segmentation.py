@@ -53,7 +53,7 @@ class MaskClasses:
         self.table = found.astype(np.uint8)
 
     def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Convert a stored mask, uint8, to classes, uint8; ignored pixels become `IGNORED`.
+        """Convert a stored mask to classes; ignored pixels become `IGNORED`. Both are uint8.
 
         Raises:
             BrokenImage: If the mask has an unknown class.
@@ -63,8 +63,7 @@ class MaskClasses:
         if unknown.size:
             raise BrokenImage(
                 f"its mask has the number {unknown[0]}, but the {self.classes} classes are "
-                "numbered from 0: set model.classes, or list numbers "
-                "without a class in data.ignored"
+                f"numbered from 0: set a larger model.classes, or add {unknown[0]} to data.ignored"
             )
         return found
 
@@ -78,16 +77,16 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
         size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
-        raise BrokenImage(f"its size is {size}, but its mask has {other}")
+        raise BrokenImage(f"its size is {size}, but its mask is {other}")
     return pixels, mask
 
 
 def count_pixels(
     split: ImageSplit, indices: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Count the pixels of each value in the masks at `indices`, int64 (256,).
+    """Count the pixels of each value in the masks at `indices`.
 
-    `read` converts a stored mask to the values to count.
+    `read` converts a stored mask to the values to count. The counts are int64 (256,).
     """
     counts = np.zeros(256, np.int64)
     for index in indices.tolist():
@@ -118,7 +117,7 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
     shown = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
     return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes from 0 "
             f"to {classes - 1} ({shown}): write the classes as 0, 1, 2, ... in the masks, "
-            "or list numbers without a class in data.ignored")  # fmt: skip
+            "or list ignored numbers in data.ignored")  # fmt: skip
 
 
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
@@ -253,7 +252,7 @@ class Segmentation(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the weighted sum of both heads' losses over all pixels with a class.
 
-        The logged "broken" is the share of pixels in replacements of unreadable images.
+        Other images replace unreadable images. The logged "broken" is their share of these pixels.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED
@@ -268,9 +267,10 @@ class Segmentation(FineTuning):
     def validation_batches(self) -> LazyBatches:
         """Return batches of validation images in a fixed random order.
 
-        A batch has "broken", and lists of "images" and "masks". Images are resized to `data.fit`.
-        Masks are not resized, because the scores use the masks' own sizes. A blank image replaces a
-        broken image, and all pixels of the blank image are ignored.
+        A batch has the lists "images" and "masks", and "broken", which marks unreadable images.
+        Images are resized to fit into `data.fit`. Masks are not resized, because the scores use the
+        masks' own sizes. A blank image replaces an unreadable image, and all of its pixels are
+        ignored.
         """
         held, input_format = self.splits.validation, self.input_format
         blank = input_format.blank, np.full(input_format.blank.shape[1:], IGNORED, np.uint8)

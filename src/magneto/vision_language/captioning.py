@@ -89,8 +89,8 @@ class ImageCaptioning(CaptionedTask):
     def finish(self, seed: int) -> Finish:
         """Return a function that adds captions to a batch. Every epoch masks different words.
 
-        A pair with an unreadable image is replaced by another pair. The entry "broken" counts the
-        masked words in the replacing pairs.
+        Another pair replaces a pair with an unreadable image. The entry "broken" counts the masked
+        words of such replacements.
         """
         captions = self.train_captions
 
@@ -122,8 +122,8 @@ class ImageCaptioning(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, and log "nll" and "broken".
 
-        The logged "nll" is the loss without label smoothing. The logged "broken" is the share of
-        masked words in replacements of unreadable pairs.
+        The logged "nll" is the loss without label smoothing. Other pairs replace unreadable pairs,
+        and the logged "broken" is their share of the masked words.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
