@@ -33,6 +33,7 @@ from magneto.language.models import LanguageModel
 from magneto.language.text import (
     PreparedText,
     StreamedBlocks,
+    check_two_sources,
     count_windows,
     next_token_batch,
     prepare_text,
@@ -95,6 +96,8 @@ class TextTask(Task):
         raise NotImplementedError
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        check_two_sources(self.data_config)
+
         def make(windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
             seeds = map(lambda draw, number: (seed, int(draw), int(number)), draws, numbers)
             return self.make(windows, seeds)

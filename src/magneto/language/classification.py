@@ -43,7 +43,12 @@ from magneto.language.labelled_texts import (
     read_texts,
 )
 from magneto.language.models import TextClassifier, TextEncoder
-from magneto.language.text import LENGTH_SAMPLE, build_tokenizer, derive_length
+from magneto.language.text import (
+    LENGTH_SAMPLE,
+    build_tokenizer,
+    check_two_sources,
+    derive_length,
+)
 from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer, warn_unlearnt
 from magneto.training.task import Loss, Scores, Task, write_assets
@@ -139,8 +144,9 @@ class TextClassification(Task):
             warn_unlearnt(pretrained_run(self.model_config), progress)
         progress.say(f"{self.data_config.source}: {self.texts.counts.describe(ROWS)}, "
                      f"{len(self.labels) or 'no'} classes")  # fmt: skip
-        values = label_values(self.texts.train, self.labels)
-        if warning := "" if self.data_config.regression else imbalance_warning(values, self.labels):
+        train, held = self.texts.train, self.texts.validation[""]
+        known = self.labels if train is not held else ()  # held: an evaluation on other data
+        if known and (warning := imbalance_warning(label_values(train, known), known)):
             progress.say(warning)
         given, most = self.data_config.max_length, self.model_config.max_length
         if given is None:
@@ -182,6 +188,7 @@ class TextClassification(Task):
         return pretrained_weights(encoder, pretrained_run(self.model_config))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        check_two_sources(self.data_config)
         train, labels = self.train, label_values(self.texts.train, self.labels)
         share, mask = self.data_config.token_dropout, self.tokenizer.mask
 

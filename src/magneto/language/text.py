@@ -76,7 +76,10 @@ class PreparedText:
 
 
 def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
-    """Return the training documents, and the validation documents if they are separate."""
+    """Return the training documents, and the validation documents if they are separate.
+
+    If both have one source, as in an evaluation on other text, the training split is not read.
+    """
     splits = open_documents(config.source, config.text_field, config.document)
     train = splits.get("train") or next(iter(splits.values()))
     if config.validation_source is None:
@@ -84,7 +87,15 @@ def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
     other = splits  # as in `magneto evaluate --data`
     if config.validation_source != config.source:
         other = open_documents(config.validation_source, config.text_field, config.document)
-    return train, next(other[name] for name in VALIDATION_ORDER if name in other)
+    held = next(other[name] for name in VALIDATION_ORDER if name in other)
+    return held if other is splits else train, held
+
+
+def check_two_sources(config: Any) -> None:
+    """Raise ValueError if a recipe to train reads all data as validation data."""
+    if config.validation_source == config.source:
+        raise ValueError(f"{config.source} is the source of the training data and of the "
+                         "validation data: omit the validation source")  # fmt: skip
 
 
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:

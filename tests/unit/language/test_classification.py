@@ -311,13 +311,19 @@ def test_scores() -> None:
     assert all(math.isnan(value) for value in none.values())
 
 
-def test_classes_of_unequal_size_and_scores_of_0_are_remarked_on() -> None:
+def test_classes_of_unequal_size_and_scores_of_0_are_remarked_on(tmp_path: Path) -> None:
     line = imbalance_warning(np.array([0] * 90 + [1] * 10), ("no", "yes"))
     assert "'no' has 90.0%" in line and "'yes' has 10.0%" in line and "--data.metric f1" in line
     assert imbalance_warning(np.array([0] * 70 + [1] * 30), ("no", "yes")) == ""
     for few in (3, 4):  # of a hundred; a tenth of an equal share is 3.3
         values = np.array([0] * 60 + [1] * (40 - few) + [2] * few)
         assert (imbalance_warning(values, "abc") == "") == (few == 4)
+    table = write_pairs(tmp_path / "one.tsv", 1)
+    task = pairs(table, validation_source=str(table), labels=("same", "other"))
+    task.prepare(progress := RecordedProgress())
+    assert len(progress.lines) == 1  # nothing of training texts
+    with pytest.raises(ValueError, match="omit the validation source"):
+        task.train_stream(1, 1)
     zero = {"accuracy": 0.9, "f1": 0.0, "matthews": 0.0}
     (line,) = score_warnings(zero, ("no", "yes"))
     assert "f1 is 0" in line and "'yes'" in line and "data.labels (no, yes)" in line

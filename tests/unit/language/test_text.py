@@ -113,6 +113,12 @@ def test_a_source_that_is_also_the_validation_source_is_tokenised_once(
     assert seen == read(Path(source))[0] and found.counts[DOCUMENTS] == len(seen) == 60
     assert found.train.tokens.tolist() == found.validation.tokens.tolist()
     assert found.train.text_bytes == found.validation.text_bytes
+    for split in ("train", "dev"):  # an evaluation does not need the training split
+        (tmp_path / "both" / f"{split}.txt").parent.mkdir(exist_ok=True)
+        (tmp_path / "both" / f"{split}.txt").write_text(f"text of {split}")
+    both = str(tmp_path / "both")
+    prepare_text(replace(config, source=both, validation_source=both), SILENT)
+    assert seen[60:] == ["text of dev"]
 
 
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
