@@ -156,6 +156,8 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
     if problems:
         raise ConfigError(sorted(problems, key=lambda line: not line.startswith(UNKNOWN)))
     seed, rates = parts[""].seed, parts.pop("").learning_rates
+    if sizes := getattr(parts["data"], "stream_sizes", None):
+        sizes(parts["training"].batch_size)  # refuses some batch sizes
     recipe = Recipe(name=name, task=str(values["task"]), seed=seed, learning_rates=rates, **parts)
     return _with_learning_rate(recipe)
 

@@ -42,7 +42,7 @@ from magneto.mistakes import user_lines
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe
 from magneto.training.config import TrainingConfig, resolve_steps
-from magneto.training.distributed import pick_device, single_process
+from magneto.training.distributed import local_parts, pick_device, single_process
 from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
 from magneto.training.loop import Hook, Stop, TrainingState, run_evaluation, train
 from magneto.training.model import FillRecorder, check_memory, check_model_memory
@@ -82,9 +82,10 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
         ValueError: If training does not fit in the memory.
     """
     check_weights_first(recipe)
+    world = single_process(pick_device(recipe.training.device))
+    local_parts(recipe.training, world)
     task = recipe.build_task()
     task.prepare(progress)
-    world = single_process(pick_device(recipe.training.device))
     check_memory(task, recipe.training, world, recipe.seed)
     return task
 

@@ -207,6 +207,7 @@ def train(
     if problem := strategy_error(task, config.distributed):
         raise ValueError(problem)
     with training_process(config) as world:
+        local_parts(config, world)  # refuses too small a batch, before data are read
         main = world.is_main_process
         report = report if report and main else ProgressBars(quiet=not main)
         # Ranks may see another time and another state of the directory.

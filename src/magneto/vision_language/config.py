@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Interval
 
-from magneto.config import LARGEST
+from magneto.config import LARGEST, ConfigError
 from magneto.data.sources import builtin_mistakes
 from magneto.fields import (
     Dropout,
@@ -238,6 +238,15 @@ class MaskedDataConfig(CaptionDataConfig):
         for name in ("augmentation", "image_augmentation"):
             if getattr(self, name).erasing or getattr(self, name).repeats != 1:
                 yield f"{name}: in pre-training, erasing must be 0 and repeats must be 1"
+
+    def stream_sizes(self, batch_size: int) -> list[int]:
+        """Return the numbers of images, texts and pairs in a batch."""
+        whole = sum(self.batch_shares)
+        if batch_size % whole:
+            nearest = max(whole, round(batch_size / whole) * whole)
+            raise ConfigError([f"training.batch_size ({batch_size}) must be a multiple of {whole} "
+                               f"(the sum of data.batch_shares), such as {nearest}"])  # fmt: skip
+        return [batch_size // whole * share for share in self.batch_shares]
 
 
 @configuration

@@ -30,7 +30,13 @@ from magneto.functional.cross_entropy import (
     prediction_sums,
 )
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
-from magneto.language.text import BATCH, PreparedText, split_documents, tokenize_source
+from magneto.language.text import (
+    BATCH,
+    PreparedText,
+    check_two_sources,
+    split_documents,
+    tokenize_source,
+)
 from magneto.training.task import Loss, Scores
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import (
@@ -186,15 +192,6 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
         for number in (numbers.tolist() or [0])
     ]
     return {name: value[: len(numbers)] for name, value in default_collate(rows).items()}
-
-
-def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
-    whole = sum(shares)
-    if batch_size % whole:
-        nearest = max(whole, round(batch_size / whole) * whole)
-        raise ValueError(f"training.batch_size ({batch_size}) must be a multiple of {whole} (the "
-                         f"sum of data.batch_shares), such as {nearest}")  # fmt: skip
-    return {key: batch_size // whole * share for key, share in zip(PARTS, shares, strict=True)}
 
 
 class MaskedDataModelling(CodePrediction, ImageTextTask):
@@ -373,7 +370,9 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         config = self.data_config
-        sizes = stream_sizes(batch_size, config.batch_shares)
+        if self.corpus is not None:
+            check_two_sources(self._text_config("bytes"))
+        sizes = dict(zip(PARTS, config.stream_sizes(batch_size), strict=True))
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
         made = self.examples(TRAIN, augmented)
         streams = {

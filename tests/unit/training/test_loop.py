@@ -72,6 +72,12 @@ def test_losses_of_groups_add_up_by_name() -> None:
     assert (both.total, both.count, both.logs, both.units) == (11, 22, {"a": 33}, 9)
 
 
+def test_too_small_a_batch_is_refused_before_data_are_read(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Toy, "prepare", lambda *_: pytest.fail())
+    with pytest.raises(ValueError, match=r"batch_size \(16\) is less than .*\(1 x 17\)"):
+        run_toy(tmp_path, gradient_accumulation_steps=17)
+
+
 def test_no_two_steps_ranks_or_runs_draw_the_same_numbers() -> None:
     assert len({step_seed(*each) for each in product((1, 2), repeat=3)}) == 8
 

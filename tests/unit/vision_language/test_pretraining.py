@@ -153,6 +153,8 @@ def test_a_batch_has_a_share_of_each(shared: pretraining.MaskedDataModelling) ->
     assert len(other["images"]) == 21 and other["masked"].alone_patches == 24
     with pytest.raises(ValueError, match=r"must be a multiple of 3 .* such as 24"):
         shared.train_stream(25, 3)
+    with pytest.raises(ValueError, match="such as 33"):  # before any work
+        load_recipe("vision-language-modelling/tiny", {"training.batch_size": 32})
     largest = shared.dummy_batch(24)
     assert len(largest["images"]) == 16 and len(largest["masked"].patches) == 64
     tokens = 8 * (shared.text_length + shared.paired_text_length)
