@@ -30,10 +30,13 @@ from magneto.recipe import Recipe, open_run, placement_name
 SCORES = "scores"
 """Folder in a run to which `magneto evaluate --keep NAME` writes scores, as NAME.json."""
 # Fields of training that the seeds of a row must share, besides model and data.
-TRAINED = (
-    "training.steps", "training.epochs", "training.batch_size", "training.warmup_steps",
-    "training.warmup_ratio", "training.schedule",
-)  # fmt: skip
+TRAINED = [
+    f"training.{name}" for name in (
+        "steps", "epochs", "batch_size", "schedule", "warmup_steps", "warmup_ratio", "warmup_start",
+        "final_learning_rate", "power", "optimizer", "betas", "eps", "weight_decay", "clip_norm",
+        "ema_decay",
+    )
+]  # fmt: skip
 Point = tuple[tuple[str, Any], ...]
 """Pairs of a field's dotted name, such as "model.layers", and the field's value."""
 Found = tuple[Path, Recipe, Point]
@@ -267,10 +270,6 @@ def check_seeds(runs: Sequence[Measured]) -> None:
     by_point: dict[tuple[str, str, Point], dict[int, Measured]] = {}
     for run in runs:
         others = by_point.setdefault((run.row, run.own, run.point), {})
-        if (other := others.get(run.recipe.seed)) is not None:
-            raise ConfigError([f"{other.directory} and {run.directory} are the same run: {run.row} "
-                               f"on {run.own} at {words(run.point)}, seed {run.recipe.seed}; give "
-                               "only one of them"])  # fmt: skip
         for other in list(others.values())[:1]:
             mine, theirs = (each.recipe.to_mapping() for each in (run, other))
             found = [f"{name} is {a} and {b}" for name, a, b in differences(mine, theirs)
@@ -279,6 +278,10 @@ def check_seeds(runs: Sequence[Measured]) -> None:
                 raise ConfigError([f"{run.directory} and {other.directory} share a row "
                                    f"({run.row}, {words(run.point)}), but differ in more than "
                                    f"the seed: {', '.join(found)}; omit one of them"])  # fmt: skip
+        if (other := others.get(run.recipe.seed)) is not None:
+            raise ConfigError([f"{other.directory} and {run.directory} are the same run: {run.row} "
+                               f"on {run.own} at {words(run.point)}, seed {run.recipe.seed}; give "
+                               "only one of them"])  # fmt: skip
         others[run.recipe.seed] = run
 
 

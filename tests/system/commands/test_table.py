@@ -159,8 +159,10 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
         ({"model.width": 24}, "model.width is"),
         ({"training.steps": 9}, "steps"),
         ({"training.epochs": 9}, "epochs"),
+        ({"training.weight_decay": 0.5, "seed": 1}, "weight_decay"),
     ):
-        other = run(tmp_path / message, {"metrics": {"accuracy": 0.8}}, **post, seed=8, **change)
+        changes = {**post, "seed": 8, **change}
+        other = run(tmp_path / message, {"metrics": {"accuracy": 0.8}}, **changes)
         with pytest.raises(ConfigError, match=f"share a row .* differ in more than .*{message}"):
             read_runs([first, other], IMAGES)
 
