@@ -36,10 +36,14 @@ COLUMNS = "{:<12}{:>6}{:>10}{:>9}{:>9}{:>8}{:>7}{:>7}{:>11}"
 
 @dataclass(frozen=True)
 class OptionTokens:
-    """Tokens of each option of a question; the last `scored` tokens of an option are scored."""
+    """Tokens of each option of a question; the last `scored` tokens of an option are scored.
+
+    Scores are not comparable if an option lost its whole context.
+    """
 
     sequences: tuple[list[int], ...]
     scored: tuple[int, ...]
+    comparable: bool = True
 
     @cached_property
     def shared(self) -> int:
@@ -116,6 +120,7 @@ class SuiteScore:
         chance: Expected accuracy of guessing.
         demonstrations: Mean number of demonstrations that fit before a question.
         truncated: Share of questions that lost tokens at the beginning.
+        guessed: Share of questions that count as guesses, because an option's context is lost.
     """
 
     suite: str
@@ -128,6 +133,7 @@ class SuiteScore:
     chance: float
     demonstrations: float
     truncated: float
+    guessed: float = 0.0
 
     @property
     def main(self) -> Accuracy:
@@ -150,7 +156,8 @@ def evaluate_suite(
     Each question gets `num_fewshot` random demonstrations. Each seed scores all questions once.
     Without demonstrations, a single seed is used. Demonstrations are dropped from the beginning
     until the input fits into `length` tokens. A question that is still too long loses tokens at the
-    beginning. If `limit` is set, only the first `limit` questions of the suite are used.
+    beginning. If an option would lose its whole context, the question counts as a guess. If `limit`
+    is set, only the first `limit` questions of the suite are used.
 
     Raises:
         ValueError: If the demonstrations are too few, or if a log-likelihood is not finite.
@@ -162,7 +169,7 @@ def evaluate_suite(
     encoded = encode_items(items, tokenizer)
     solved = tokenizer.encode([item.solved for item in pool]) if num_fewshot else []
     credits = np.zeros((2, len(seeds), len(items)))  # by summed log-likelihoods, by their means
-    used = truncated = 0
+    used = truncated = guessed = 0
     for row, seed in enumerate(seeds):
         inputs = []
         for number, each in enumerate(encoded):
@@ -173,12 +180,14 @@ def evaluate_suite(
             )
             inputs.append(options)
             used, truncated = used + fitted, truncated + (not complete)
+            guessed += not options.comparable
         what = f"{questions.suite.name}, {num_fewshot} demonstrations, seed {seed}"
         values = log_likelihoods(model, inputs, progress=partial(progress.update, what))
         for column, (item, options, sums) in enumerate(zip(items, inputs, values, strict=True)):
             if not np.isfinite(sums).all():
                 raise ValueError(f"{what}: the log-likelihood of question {column + 1} is not "
                                  "finite")  # fmt: skip
+            sums = sums if options.comparable else [0.0] * len(sums)
             means = (np.array(sums) / options.scored).tolist()
             credits[0, row, column] = answer_credit(sums, item.answer)
             credits[1, row, column] = answer_credit(means, item.answer)
@@ -193,6 +202,7 @@ def evaluate_suite(
         chance=float(np.mean([1 / len(item.contexts) for item in items])),
         demonstrations=used / credits[0].size,
         truncated=truncated / credits[0].size,
+        guessed=guessed / credits[0].size,
     )
 
 
@@ -248,10 +258,6 @@ def prepend_demonstrations(
         The tuple (sequences, demonstrations, whole): the new sequences, the number of
         demonstrations that fit, and whether the question itself was kept whole.
     """
-    if max(item.scored) > length:
-        endings = tuple(sequence[-length - 1 :] for sequence in item.sequences)
-        scored = tuple(min(n, length) for n in item.scored)
-        return OptionTokens(endings, scored), 0, False
     # The last token is scored, but it is not an input.
     available = length + 1 - max(map(len, item.sequences))
     beginning: list[int] = [end]
@@ -263,8 +269,11 @@ def prepend_demonstrations(
         fitted += 1
     # All options lose the same tokens, so that they share one context.
     lost = max(0, len(beginning) - available)
-    sequences = tuple((beginning + sequence)[lost:] for sequence in item.sequences)
-    return OptionTokens(sequences, item.scored), fitted, lost == 0
+    sequences = tuple(beginning + sequence for sequence in item.sequences)
+    comparable = all(len(s) - n > lost for s, n in zip(sequences, item.scored, strict=True))
+    sequences = tuple(s[lost:] if comparable else s[-length - 1 :] for s in sequences)
+    scored = tuple(min(n, length) for n in item.scored)
+    return OptionTokens(sequences, scored, comparable), fitted, lost == 0
 
 
 def log_likelihoods(
@@ -384,7 +393,8 @@ def score_lines(
             lines.append(
                 f"{score.suite}, {score.num_fewshot} demonstrations: on average "
                 f"{score.demonstrations:.2f} fit in {length} tokens. {score.truncated:.1%} of the "
-                "questions lost their beginning."
+                "questions lost their beginning. "
+                f"{score.guessed:.1%} lost an option's whole context, and count as guesses."
             )
     if any(score.num_fewshot for score in scores):
         lines += [f"{each.suite.name}: demonstrations from {each.pool_source}" for each in suites]

@@ -238,6 +238,15 @@ def test_what_the_model_is_fed(length: int, fitted: int, whole: bool, begin: lis
     assert texts.scored == (min(5, length),) * 2
 
 
+def test_a_question_whose_options_have_no_common_context_is_a_guess() -> None:
+    long, blank = Item(("Q: a",) * 2, (" x.", " " + "y" * 40), 0), "The _ is so very tall."
+    named = Item(tuple(blank[:4] + name for name in ("x", "y" * 30)), (blank[5:],) * 2, 1)
+    for item in (long, named):
+        given = SuiteQuestions(SUITES["winogrande"], [item], None, "questions", "")
+        found = score(model(), questions=given, length=25)
+        assert (found.by_sum.mean, found.by_mean.mean, found.guessed) == (0.5, 0.5, 1.0)
+
+
 def test_a_token_across_the_border_is_scored(tmp_path: Path) -> None:
     train_bpe(["ab cd. ab cd."] * 20, 300, tmp_path / "tokenizer.json")
     tokenizer = load_tokenizer(tmp_path)
