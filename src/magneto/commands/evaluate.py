@@ -121,21 +121,26 @@ def main(words: Sequence[str]) -> int:
         "features": judge_features,
         "translation": evaluate_translation,
     }.get(kind, evaluate_metrics)
+    args.shown = args.data
     with ExitStack() as stack:
         if args.data and is_standard_input(args.data):
             if several_processes() and not special:
                 raise ConfigError(["--data -: several processes cannot share standard input; name "
                                    "a file"])  # fmt: skip
             args.data = str(stack.enter_context(standard_input_as_file()))
+            args.shown = "standard input"
         if several_processes() and not special:
             from magneto.training.distributed import join_world
 
             training = replace(open_run(args.run, overrides).training, distributed="ddp")
             stack.enter_context(join_world(training))  # every rank loads the full model
-        return evaluate(args, overrides)
+        progress = ProgressBars(not is_main_process(), args.data or "", args.shown or "")
+        return evaluate(args, overrides, progress)
 
 
-def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
+def evaluate_metrics(
+    args: argparse.Namespace, overrides: dict[str, Any], progress: ProgressBars
+) -> int:
     from magneto.runs import load_run, other_data
 
     check_answers(args)
@@ -143,7 +148,7 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
     if args.data:
         overrides = {**other_data(args.run, args.data), **overrides}
     speech = open_run(args.run, overrides).task == "transducer"
-    progress, normalise, how = ProgressBars(quiet=not is_main_process()), None, {}
+    normalise, how = None, {}
     if args.normaliser:
         from magneto.speech.task import text_normaliser
 
@@ -236,7 +241,8 @@ def keep(
 ) -> None:
     if not args.keep:
         return
-    conditions = {"weights": weights.name, "limit": args.limit, "overrides": overrides}
+    shown = {k: args.shown if value == args.data else value for k, value in overrides.items()}
+    conditions = {"weights": weights.name, "limit": args.limit, "overrides": shown}
     conditions["manifest"] = read_json(weights / MANIFEST)  # for `magneto table` to compare
     name = f"{args.keep}-{split.replace('/', '-')}" if split else args.keep
     write_json(args.run / SCORES / f"{name}.json", plain({"metrics": metrics, **conditions}))
@@ -270,7 +276,9 @@ def warn_changed_data(task: Any, run: Path, progress: ProgressBars) -> None:
                      "may now contain training examples.")  # fmt: skip
 
 
-def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
+def evaluate_translation(
+    args: argparse.Namespace, overrides: dict[str, Any], progress: ProgressBars
+) -> int:
     from magneto.runs import load_run, other_data, run_tokenizer
     from magneto.translation.prepare import read_tags
     from magneto.translation.task import (
@@ -281,7 +289,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     )
     from magneto.translation.text import read_test_texts, read_validation_texts, select_directions
 
-    progress, how = ProgressBars(quiet=not is_main_process()), beam_search_of(args)
+    how = beam_search_of(args)
     own = reads_own_data(args, overrides)
     data: Any = open_run(args.run, overrides).data
     if args.data:
@@ -297,7 +305,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     overrides |= selected if args.data else {}
     opened: Any = load_run(args.run, args.weights, overrides)
     opened.task.directions = list(texts.texts)
-    source = args.data or data.source
+    source = args.shown or data.source
     # The loss covers sentences that pass the recipe's filters. BLEU and chrF cover all sentences.
     metrics, _ = opened.evaluate(args.limit, progress)
     if not is_main_process():
@@ -319,7 +327,9 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     return answer(args, result, score_lines(result, scores))
 
 
-def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
+def judge_features(
+    args: argparse.Namespace, overrides: dict[str, Any], progress: ProgressBars
+) -> int:
     from magneto.data.problems import quantity
     from magneto.runs import load_run
     from magneto.vision.frozen_features import collect_features, score_features, score_lines
@@ -328,7 +338,6 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
         other = {"data.source": args.data, "data.validation_source": None, "data.classes": None}
         overrides = {**other, **overrides}
     opened: Any = load_run(args.run, args.weights, overrides)
-    progress = ProgressBars()
     train, held = collect_features(opened.task, opened.model, args.limit, progress)
     scores = score_features(train, held, progress)
     progress.finish()
@@ -345,7 +354,9 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return answer(args, value, [head, *score_lines(scores)])
 
 
-def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+def answer_questions(
+    args: argparse.Namespace, overrides: dict[str, str], progress: ProgressBars
+) -> int:
     from magneto.language.in_context import (
         check_demonstrations,
         context_length,
@@ -365,7 +376,6 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     suites = [load_questions(SUITES[name], args.data) for name in tasks if name in SUITES]
     for each in suites:
         check_demonstrations(each, max(args.num_fewshot))
-    progress = ProgressBars()
     opened: Any = load_run(args.run, args.weights, overrides)
     model, tokenizer = opened.model, opened.task.tokenizer
     length = context_length(model.config, opened.recipe.data.max_length, args.max_length)
@@ -391,7 +401,8 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     value = {
         "run": str(args.run), "length": length,
         "sources": {
-            each.suite.name: {"questions": each.source, "demonstrations": each.pool_source}
+            each.suite.name: {"questions": args.shown if each.source == args.data else each.source,
+                              "demonstrations": each.pool_source}
             for each in suites
         },
         "scores": [asdict(score) for score in scores], "harness": others,

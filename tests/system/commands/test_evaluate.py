@@ -47,7 +47,7 @@ def test_what_one_process_measures_waits_for_no_other(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("magneto.training.distributed.join_world", pytest.fail)
     alone = "magneto.commands.evaluate.judge_features"
-    monkeypatch.setattr(alone, lambda given, overrides: print(given.features) or 0)
+    monkeypatch.setattr(alone, lambda given, *rest: print(given.features) or 0)
     assert outcome(capsys, "evaluate", digits_run, "--features") == (0, "True\n", "")
     line = refused(capsys, "evaluate", digits_run, "--data", "-")
     assert "several processes cannot share" in line

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from tests.commands import Pieces, answer, outcome, printed, refused
+from tests.commands import Pieces, outcome, printed, refused
 
 MODEL = ["--model.width", "32", "--model.layers", "1", "--model.heads", "2",
          "--data.tokenizer", "bytes", "--training.tensorboard", "false"]  # fmt: skip
@@ -61,8 +61,11 @@ def test_evaluation_on_a_table_from_standard_input(
     found = []
     for name in (str(tmp_path / "rows.jsonl"), "-"):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
-        found.append(answer(capsys, "evaluate", run, "--data", name))
-    assert found[0] == found[1]
+        _, out, err = outcome(capsys, "evaluate", run, "--data", name, "--json", "--keep", "k")
+        found.append(json.loads(out))
+    assert found[0] == found[1] and "standard input: 20 rows" in err
+    kept = json.loads((run / "scores" / "k.json").read_text())["overrides"]
+    assert {*kept.values()} == {"standard input"}
     for content, message in ((b"", "is empty"), (b'{"a": 1}\n', "has no column")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert f"standard input (-) {message}" in refused(capsys, "evaluate", run, "--data", "-")
