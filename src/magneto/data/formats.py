@@ -197,6 +197,8 @@ def read_file(path: Path, counts: Counts) -> Table:
     """
     if is_table(path):
         header, cells = open_table(path, counts)
+        if not header:
+            raise ValueError(f"{path} is empty, or the first line is blank. Write a header there.")
         names = list(dict.fromkeys(header))
         rows = list(number_rows(path, cells, header, counts, lambda row: list(row.values())))
         found = list(zip(*(row for _, row in rows), strict=True))

@@ -68,6 +68,8 @@ PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "q
          ("text", "hypothesis"), ("text", "pair"), ("question", "sentence"),
          ("question", "passage"))  # fmt: skip
 TEXTS = (".txt", ".tokens", ".raw")
+# Tables in text files: the separator in each line, least lines, ending, and a header.
+SEPARATED = (("\t", 2, ".tsv", "text<TAB>label or en<TAB>de"), (";", 10, ".csv", "text;label"))
 # With this many texts per folder on average, folders are likely classes. Folders with the books of
 # one author have fewer texts.
 TEXTS_EACH = 20
@@ -117,14 +119,23 @@ def candidates(source: str, given: Mapping[str, Any] | None = None) -> list[Cand
         return folder_candidates(path, source, given)
     if has_ending(path, RECORDS) or path.suffix in (".tar", ".parquet"):
         return table_candidates(first_table(source), given)
-    some = list(islice(read_lines(path, Counts()), SAMPLED_LINES))
-    if len(some) > 1 and all("\t" in line for line in some):
-        raise ValueError(f"{path} has columns, separated by tabs. Rename it to {path.stem}.tsv, "
-                         "and add a header line such as text<TAB>label or en<TAB>de.")  # fmt: skip
+    some = plain_lines(path)
     if len(some) > 1 and all(line.strip() for line in some):
         found = language_modelling(f"{path.name} is text without blank lines")
         return [replace(each, options={"data.document": "line"}) for each in found]
     return language_modelling(f"{path.name} is text")
+
+
+def plain_lines(path: Path) -> list[str]:
+    some = list(islice(read_lines(path, Counts()), SAMPLED_LINES))
+    for separator, least, ending, header in SEPARATED:
+        columns = min((line.count(separator) + 1 for line in some), default=1)
+        if len(some) >= least and columns > 1:
+            raise ValueError(
+                f"{path} has {columns} columns. Rename it to {path.stem}{ending}, and "
+                f"add a header line with a name for each column: {header}"
+            )
+    return some
 
 
 def first_table(source: str) -> Table:
@@ -173,6 +184,8 @@ def text_folder_candidates(
 ) -> list[Candidate]:
     texts = [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]
     if texts and 2 * len(recordings) < len(texts):
+        for path in [path for path in texts if path.suffix == ".txt"][:SAMPLED_NAMES]:
+            plain_lines(path)
         as_text = language_modelling(quantity(len(texts), "files") + " of text")
         classes = classes_of(folder, [path for path in texts if path.suffix == ".txt"])
         if len(classes) < 2:

@@ -255,6 +255,12 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"Go {n}.\tGeh {n}.\n" for n in range(20)))
     (tmp_path / "web.tsv").write_text("caption\turl\na dog\thttps://a.com/1.jpg\n" * 2)
     (tmp_path / "deu.txt").write_text("Go.\tGeh.\nHi.\tHallo.\n")
+    for name in ("anki", "feelings"):
+        (tmp_path / name).mkdir()
+    feelings = "".join(f"I slept, {n} times;joy\n" for n in range(20))
+    (tmp_path / "feelings" / "train.txt").write_text(feelings)
+    (tmp_path / "anki" / "deu.txt").write_text("Go.\tGeh.\tby X\nHi.\tHallo.\tby Y\n")
+    (tmp_path / "empty.csv").write_text("")
     ids = "".join(f"{n * n + 1}\tGo {n}.\t{n * 7}\tGeh {n}.\n" for n in range(20))
     (tmp_path / "tatoeba.tsv").write_text(ids)
     (tmp_path / "packed").mkdir()
@@ -269,7 +275,9 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
         (tmp_path / "header.csv", "header.csv has no rows"),
         (tmp_path / "pairs.tsv", "first line is not a header .*: text<TAB>text2"),
         (tmp_path / "web.tsv", "addresses of images, not files"),
-        (tmp_path / "deu.txt", r"Rename it to deu\.tsv"),
+        (tmp_path / "deu.txt", r"Rename it to deu\.tsv"), (tmp_path / "empty.csv", "is empty"),
+        (tmp_path / "anki", r"has 3 columns. Rename it to deu\.tsv"),
+        (tmp_path / "feelings", r"has 2 columns. Rename it to train\.csv.*: text;label"),
         (tmp_path / "tatoeba.tsv", "such as: column1<TAB>text<TAB>column3<TAB>text2"),
         (tmp_path / "packed", "no images, tables or texts .* files that end in .zip"),
         (several, r"'labels' has lists of classes, such as \['a', 'b'\].*one class in each row"),
