@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
+from html import unescape
 from itertools import combinations, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ NO_LANGUAGES = (
     "csv", "htm", "ids", "ini", "js", "log", "md", "out", "pdf", "png", "py", "rst", "sgm", "tgz",
     "tmp", "tmx", "tsv", "xml", "xz", "yml", "zip",
 )  # fmt: skip
+# Sentences in test sets of IWSLT and WMT, and lines of IWSLT's training files without a sentence.
+SEGMENT, TAG = re.compile(r"<seg\b[^>]*>(.*?)</seg>"), re.compile(r"\s*</?[a-z]+\b[^>]*>")
+TAGS = "lines of tags left out"
 MISSING_LANGUAGE = "records without both languages"
 # Lengths that differ by this many characters or bytes always match.
 LENGTH_TOLERANCE = 20
@@ -194,7 +198,8 @@ def find_files(
 def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str, dict[str, Path]]:
     groups: dict[str, dict[str, list[Path]]] = {}
     for file in files:
-        name, dot, language = unpacked_name(file).removesuffix(".txt").rpartition(".")
+        name = re.sub(r"(\.[a-z]{2,3})\.(xml|sgm)$", r"\1", unpacked_name(file))
+        name, dot, language = name.removesuffix(".txt").rpartition(".")
         code = LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES
         if dot and (code or language in languages):
             # WMT's test sets are STEM-src.LANGUAGE and STEM-ref.LANGUAGE.
@@ -207,11 +212,27 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
             for stem, group in groups.items()}  # fmt: skip
 
 
+def read_sentences(path: Path, counts: Counts) -> Iterator[str]:
+    """Yield the lines of a file, without tags if it is a training file of IWSLT.
+
+    In the test sets of IWSLT (.xml) and WMT (.sgm), the text between <seg> and </seg> is a line.
+    """
+    name = unpacked_name(path)
+    segmented, tagged = name.endswith((".xml", ".sgm")), ".tags." in name
+    for line in read_lines(path, counts):
+        if segmented:
+            yield from (unescape(text).strip() for text in SEGMENT.findall(line))
+        elif tagged and TAG.match(line):
+            counts[TAGS] += 1
+        else:
+            yield line
+
+
 def read_aligned(
     files: dict[str, Path], first: str, second: str, counts: Counts
 ) -> Iterator[SentencePair]:
     one, other = files[first], files[second]
-    pairs = zip_longest(read_lines(one, counts), read_lines(other, counts))
+    pairs = zip_longest(read_sentences(one, counts), read_sentences(other, counts))
     for number, (left, right) in enumerate(pairs):
         if left is None or right is None:
             longer, shorter = (one, other) if right is None else (other, one)
@@ -226,10 +247,11 @@ def read_aligned(
 def record_parts(path: Path, split: str, named: frozenset[str]) -> list[Part]:
     if is_table(path):
         names = set(sentences(next(stream_records(path, Counts()), {}), named))
-        if len(names) < 2:
-            raise ValueError(f"{path} has no header with two languages. Add a first line such as "
-                             "en<TAB>de, or give the names of the columns: --data.languages "
-                             "english,german --data.pivot_language english")  # fmt: skip
+        if len(names) < 2 and split != "test":  # tests may have no translations
+            raise ValueError(f"{path} has no header with two languages. Remove the file, add a "
+                             "first line such as en<TAB>de, or give the names of the columns: "
+                             "--data.languages english,german --data.pivot_language "
+                             "english")  # fmt: skip
     else:
         found = stream_records(path, Counts(), partial(sentences, named=named))
         names = {code for record in found for code in record}
@@ -477,6 +499,9 @@ def read_test_texts(
     """
     text = open_parallel(source, None, required_languages(config) | {*known})
     split = next((split for split in TEST_SPLITS if text.pairs(split)), TEST_SPLITS[0])
+    if split != "test" and any(part.split == "test" for part in text.parts):
+        raise ValueError(f"{source} has a test split without translations. Give the file of "
+                         "another split.")  # fmt: skip
     available = text.pairs(split)
     both = {d for a, b in available for d in ((a, b), (b, a)) if {*d} <= {*known}}
     has = join_words(sorted("-".join(pair) for pair in available)) or "none"

@@ -24,6 +24,7 @@ from magneto.translation.phrases import phrase_languages, phrases
 from magneto.translation.prepare import PreparedParallel
 from magneto.translation.text import (
     MISSING_LANGUAGE,
+    TAGS,
     lengths_mismatch,
     open_parallel,
     read_test_texts,
@@ -87,6 +88,31 @@ def test_line_pairs_by_stem_folder_and_split(tmp_path: Path) -> None:
     assert open_parallel(odd, None, frozenset({"en"})).languages == ["de", "en"]
     wanted = open_parallel(odd, None, frozenset({"foo", "swiss"}))
     assert list(wanted.read("swiss", "foo", "train", Counts())) == [("y", "x")]
+
+
+def test_files_of_iwslt_and_wmt_have_sentences_among_tags(tmp_path: Path) -> None:
+    head, segment = (
+        ["<talkid>1</talkid>", "<title>Talk</title>"],
+        '<seg id="1"> {} &amp; more </seg>',
+    )
+    folder = write(tmp_path, {
+        "train.tags.de-en.de": [*head, "eins"], "train.tags.de-en.en": ["<url>x</url>", "one"],
+        "a.dev2010.de-en.de.xml": ["<doc>", segment.format("zwei"), "</doc>"],
+        "a.dev2010.de-en.en.xml": ["<mteval>", "<doc>", segment.format("two")],
+        "newstest2014-deen-src.de.sgm": segment.format("drei"), "b.en-de.xml": "",
+        "newstest2014-deen-ref.en.sgm": segment.format("three"), "b.xx-yy.xml": "",
+    })  # fmt: skip
+    assert counted(folder, "de", "en") == ([("eins", "one")], {TAGS: 3})
+    assert read(folder, "de", "en", "validation") == [("zwei & more", "two & more")]
+    assert read(folder, "de", "en", "test") == [("drei & more", "three & more")]
+
+
+def test_a_test_split_without_translations_is_not_read(tmp_path: Path) -> None:
+    rows = {"train.csv": "id,en,de\n1,one,eins\n2,two,zwei\n", "test.csv": "id,en\n3,three\n"}
+    source, config = str(write(tmp_path, rows)), ParallelDataConfig(source="text")
+    assert read(source, "en", "de") == [("one", "eins"), ("two", "zwei")]
+    with pytest.raises(ValueError, match="test split without translations"):
+        read_test_texts(source, config, ["en", "de"], None, None)
 
 
 def test_folders_and_a_column_tell_the_split(tmp_path: Path) -> None:
