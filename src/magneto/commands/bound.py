@@ -37,7 +37,7 @@ def parser() -> Parser:
     add("--encoder-layers", type=int, help="number of encoder layers of an encoder-decoder")
     what = "number of decoder layers of an encoder-decoder"
     add("--decoder-layers", type=int, metavar="M", help=what)
-    scale = "a number, or a number per sublayer (A,B,...); ENCODER/DECODER for an encoder-decoder"
+    scale = "one number, or one per sublayer (A,B,...); ENCODER/DECODER for two stacks"
     add("--v", help=f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
     add("--w", help="scale of v_proj and fc1, in the format of --v (default: the placement's gain)")
     what = "scale of the projections in cross-attention (default: as in the other sublayers)"

@@ -150,12 +150,12 @@ class LayerReading:
         activation_max: Largest magnitude in the output and in the outputs of its linear layers.
         gradient_norm: Norm of the gradient of the layer's parameters, as the optimizer uses it
             (averaged and clipped).
-        update_ratio: Norm of the step's change of the parameters, divided by their norm before the
+        update_ratio: Norm of the parameters' change in the step, divided by their norm before the
             step.
         attention_logit_max: Largest attention logit among the pairs that the mask allows.
-        attention_entropy: Attention entropy in nats, as a mean over queries with more than one key.
-        entropy_share: Mean ratio of the entropy to its maximum over the same queries: 1 for uniform
-            attention, 0 for attention to one key.
+        attention_entropy: Mean entropy of attention in nats, over queries with more than one key.
+        entropy_share: Mean over these queries of the entropy, divided by the log of the number of
+            keys: 1 for uniform attention, 0 for attention to one key.
         distinct_rms: Variation between positions: the RMS of the output after subtraction of the
             mean over a sample's positions. If a stack reads several modalities, each modality has
             its own mean. Padded positions are included, unless tokens are packed.
@@ -317,15 +317,15 @@ class ProbeHook:
     The model has hooks only in measured steps. Each measured step adds a line to probe.jsonl: the
     step, its learning rate, and a `LayerReading` for every layer. The line also has the RMS of the
     embeddings' gradient (tokens, positions, patches). The run reports a layer whose values are not
-    finite, or whose activations exceed half the range of the precision. When a run resumes, lines
-    of steps after the checkpoint are removed, as in metrics.jsonl.
+    finite, or whose activations exceed half the range of the number format. When a run resumes,
+    lines of steps after the checkpoint are removed, as in metrics.jsonl.
     """
 
     def __init__(self, period: int) -> None:
         """Measure every `period` steps.
 
         Raises:
-            ValueError: If the period is below 2. Hooks are added in the step before a measurement.
+            ValueError: If the period is below 2: hooks are added in the step before a measurement.
         """
         if period < 2:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")

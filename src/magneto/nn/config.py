@@ -124,7 +124,7 @@ class TransformerConfig:
     distance. "alibi" adds a fixed bias that decreases with distance. "transformer_xl" adds
     products of queries with projected sinusoids of the distance."""
     max_length: Width = 512
-    """Largest input length with learned positions."""
+    """Largest input length. Only learned positions have this limit."""
     rotary_base: PositiveFloat = 10000.0
     """Base of rotary wavelengths (arXiv 2104.09864)."""
     grid_positions: GridPositions = "none"
@@ -192,8 +192,8 @@ class TransformerConfig:
             yield "base_width is missing: parametrization 'mup' needs the width of the tuned model"
         elif any(size * self.base_width % self.width for size in self._sizes_of_width().values()):
             sizes = ", ".join(f"{name} {size}" for name, size in self._sizes_of_width().items())
-            yield (f"base_width ({self.base_width}) does not fit width ({self.width}): multiplied "
-                   "by base_width / width, each of these sizes must be a whole number: "
+            yield (f"base_width ({self.base_width}) does not fit width ({self.width}): these "
+                   f"sizes, times {self.base_width}/{self.width}, must be whole numbers: "
                    f"{sizes}")  # fmt: skip
         if getattr(self, "tie_embeddings", False):
             yield ("tie_embeddings must be false: 'mup' scales the output matrix and the embedding "
@@ -290,7 +290,7 @@ class MultiwayConfig(TransformerConfig):
         if top > self.layers:
             yield f"vision_language_layers must be 0 to layers ({self.layers}), not {top}"
         if top and self.experts == "decoupled":
-            yield "vision_language_layers above 0 needs experts 'shared_attention'"
+            yield "if vision_language_layers is above 0, experts must be 'shared_attention'"
 
     @rule
     def _encoder_is_plain(self) -> Iterator[str]:
@@ -298,6 +298,6 @@ class MultiwayConfig(TransformerConfig):
             yield ("positions and grid_positions must be 'none' in a multiway encoder, because its "
                    "embeddings already add positions")  # fmt: skip
         if self.windows:
-            yield "windows must be empty in a multiway encoder, because images have two dimensions"
+            yield "windows must be empty in a multiway encoder: sliding windows are not for images"
         if self.encoder_layers is not None:
             yield "encoder_layers must be null in a multiway encoder: set layers"

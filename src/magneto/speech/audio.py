@@ -143,9 +143,9 @@ def without_seeking(file: Any) -> Any:
 
 
 def count_samples(file: Any) -> int:
-    """Decode a recording, whose header has no length, to count its samples.
+    """Count a recording's samples by decoding it, because its header has no length.
 
-    The part after damage counts as one second, so that readers find the damage.
+    For a damaged recording, one second is added, so that readers reach the damage.
     """
     count = 0
     with file, suppress(AudioError):
@@ -330,9 +330,9 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_seconds(raw: Any) -> float:
-    """Return the missing seconds of a .wav according to the header; 0 for other formats.
+    """Return how many seconds of a .wav are missing by its header; 0 for other formats.
 
-    The result is 0 for a .wav from a pipe, whose header has no true length.
+    For a .wav from a pipe, whose header has no true length, the result is also 0.
     """
     size = raw.seek(0, io.SEEK_END)
     raw.seek(0)

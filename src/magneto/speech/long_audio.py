@@ -126,7 +126,7 @@ def add_window(
     """Return final words, and words that the next window can change.
 
     `words` are the words of a window from `start` to `stop` seconds. `pending` are words of earlier
-    windows that are not final. Windows overlap by `overlap` seconds.
+    windows that can still change. Windows overlap by `overlap` seconds.
     """
     if start > 0:
         words = merge_words(pending, words, start, start + overlap)
@@ -200,8 +200,7 @@ class Transcriber:
         vocabulary: Vocabulary of the model's labels.
         data: Data configuration of the model's run. `cmvn` must not be "global".
         search: Search for labels.
-        window: Length of a window in seconds. A typical duration of training utterances is a good
-            length.
+        window: Length of a window in seconds, such as a typical duration of training utterances.
         overlap: Overlap of windows in seconds, at most half a window.
         batch_size: Number of windows per batch.
 

@@ -134,7 +134,7 @@ class TrainingState:
             self.metrics_logger.add(row)
 
     def mark_diverged(self, reason: str, step: int) -> None:
-        """Stop the run as diverged at a step, counted from 1.
+        """Stop the run, and record that it diverged at `step` (counted from 1).
 
         If the run is already marked as diverged, nothing changes.
         """
@@ -187,8 +187,8 @@ def train(
         resume: True to start from the newest undamaged checkpoint in `run`.
         hooks: Hooks that are called after logging and before evaluation.
         report: Progress display. The default display writes to stderr.
-        recipe: Recipe as plain values by section, saved in checkpoints. A run can't be resumed with
-            another task, model, data or seed.
+        recipe: Sections of the recipe, as plain values. Checkpoints contain them, and a run can't
+            be resumed with another task, model, data or seed.
         save_recipe: Function that the main process calls after all checks, before the first write.
 
     Returns:
@@ -280,7 +280,7 @@ def begin_run(
     Raises:
         ValueError: If `resume` is False, but the directory has checkpoints.
         ValueError: If the model or the data differ from those of the run.
-        ValueError: If the run has weights, but no undamaged checkpoint.
+        ValueError: If the run has weights, but no intact checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
     if (held := call_on_main(world, list_checkpoints, run)) and not resume:
@@ -305,10 +305,10 @@ def begin_run(
         elif resume:
             if held or call_on_main(world, would_lose_weights, run, state.config):
                 raise ValueError(
-                    f"{run} has no undamaged checkpoint, and starting from step 0 would overwrite "
+                    f"{run} has no intact checkpoint, and starting from step 0 would overwrite "
                     "its weights: choose another directory (--out)"
                 )
-            say(f"no undamaged checkpoint in {run}: starting from step 0")
+            say(f"no intact checkpoint in {run}: starting from step 0")
         count = sum(parameter.numel() for parameter in state.parameters)
         say(f"{count:,} parameters on {world.describe()}")
         if world.is_main_process:
@@ -335,8 +335,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a restart would lose weights of a run that has no checkpoint.
 
-    Until the first checkpoint is due, the folder `best` does not count, since a restart soon writes
-    `best` again.
+    Until the first checkpoint is due, the folder `best` may be lost, because a restart soon writes
+    it again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -59,8 +59,8 @@ class ParallelDataConfig:
     """Codes of the languages to use; null uses all. Without `directions`, each language must be
     paired with `pivot_language`."""
     pivot_language: str = "en"
-    """Language that is paired with all other languages (English in OPUS-100). If `source` has
-    only two other languages, and `pivot_language` is "en", both of their directions are trained."""
+    """Language that is paired with all other languages (English in OPUS-100). If `source`
+    has only two languages, and no English, the default "en" trains both of their directions."""
     directions: tuple[str, ...] | None = None
     """Directions to train, such as en-de (from en to de); null trains all directions from and into
     `pivot_language`."""

@@ -217,7 +217,7 @@ def _tokenizer_name(config: ParallelDataConfig) -> Any:
 
 
 def stored_languages(config: ParallelDataConfig) -> list[str] | None:
-    """Return the languages of an existing vocabulary, or None if there are no tags."""
+    """Return the languages of an existing vocabulary; None if it has no file of languages."""
     path = user_path(config.tokenizer)
     folder = path if path.is_dir() else path.parent
     has_tags = config.tokenizer not in TRAINED and (folder / TAGS_FILE).is_file()
@@ -353,9 +353,9 @@ def length_groups(
 ) -> list[np.ndarray]:
     """Cut examples into groups of similar length, and return the indices of each group.
 
-    `lengths` has the lengths of source and target, (examples, 2). A group's number of examples
-    times its longest length is at most `budget`. Groups of short examples come first. Examples of
-    equal length are in random order.
+    `lengths` has the lengths of source and target, (examples, 2). In a group, the number
+    of examples times the longest length is at most `budget`. Groups of short examples come first.
+    Examples of equal length are in random order.
     """
     order = sort_by_length(lengths[:, 1], lengths[:, 0], random)
     return cut_groups(order, lengths.max(1, keepdims=True), [budget])

@@ -37,7 +37,8 @@ class CaptionSearch:
     """Parameters of a beam search for captions. Defaults are those of BEiT-3's released code."""
 
     beams: Beams = 3
-    """Number of beams. With 1 beam, captions are those of greedy search, but may end earlier."""
+    """Number of beams. With 1 beam, captions have the words of greedy search, but may end
+    earlier."""
     length_penalty: float = 0.6
     """A caption's score is the sum of the token log-probabilities, divided by the caption length to
     the power `length_penalty`."""

@@ -177,7 +177,7 @@ def statement_files(source: str) -> dict[str, Path]:
         stem = Path(unpacked_name(path)).stem.lower()
         if stem in stems and found.setdefault(stem, path) != path:
             raise ValueError(f"{folder} has two files of {stem} statements, {found[stem]} and "
-                             f"{path}: set data.source to the folder of the right file, and "
+                             f"{path}: set data.source to the folder of one of them, and "
                              "data.image_folder to the folder of the images")  # fmt: skip
     return {split: next(found[name] for name in names if name in found)
             for split, names in FILES.items() if found.keys() & {*names}}  # fmt: skip
@@ -227,7 +227,7 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
     """Return the name of each row's group.
 
-    Rows that share an image, also through other rows, form one group.
+    Rows that share an image, directly or through other rows, form one group.
     """
     sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])

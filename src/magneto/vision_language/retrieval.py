@@ -210,10 +210,10 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
     The recall of texts for an image is "text_recall_at_1". The recall of the image for a text is
-    "image_recall_at_1". Wrong answers rank before right answers of the same similarity, so a model
-    with one embedding for all inputs has a recall of 0. Embeddings must have length 1. `owners` is
-    the index of each text's image (texts,). Every image must have a text. A query counts as failed
-    if the query is a `broken` image or a text of a `broken` image.
+    "image_recall_at_1". Of equally similar answers, wrong ones rank first, so a model with one
+    embedding for all inputs has a recall of 0. Embeddings must have length 1. `owners` is the index
+    of each text's image (texts,). Every image must have a text. A query counts as failed if it is a
+    `broken` image or a text of a `broken` image.
     """
     numbers = torch.arange(len(images))
     found = {}

@@ -152,7 +152,7 @@ def test_from_step_0_nothing_is_written_over_that_can_not_be_had_again(run: Path
     """A finished run whose checkpoints were all damaged began again, and lost its results."""
 
     def refuses(**changes: int) -> None:
-        with pytest.raises(ValueError, match="no undamaged checkpoint"):
+        with pytest.raises(ValueError, match="no intact checkpoint"):
             resume(run, **changes)
 
     kept = [run / "result.json", run / "metrics.jsonl"]
@@ -186,7 +186,7 @@ def test_a_checkpoint_in_the_background_is_there_when_the_next_begins(
     if last == 15:
         assert run_toy(tmp_path, **saving).status == "finished"
     else:
-        with pytest.raises(ValueError, match="no undamaged checkpoint"):
+        with pytest.raises(ValueError, match="no intact checkpoint"):
             run_toy(tmp_path, **saving)
 
 

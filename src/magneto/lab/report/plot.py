@@ -1,10 +1,9 @@
 """Style of figures, and their formats: SVG in a page or a file, and PDF.
 
-A placement has the same colour, marker and dash in all figures and tables. The colours were chosen
-by a search. With any colour vision, each pair of colours has a CIEDE2000 difference above 12. Each
-colour has a contrast of at least 3 with the page. A test checks the colour differences and the
-contrasts. Figures have the colours for light pages. On dark pages, the style sheet replaces these
-colours.
+A placement has the same colour, marker and dash in all figures and tables. Any two colours differ
+by more than 12 (CIEDE2000), also for colour-blind readers. Each colour has a contrast of at least 3
+with the page. A test checks these differences and contrasts. Figures have the colours for light
+pages. On dark pages, the style sheet replaces these colours.
 """
 
 from __future__ import annotations

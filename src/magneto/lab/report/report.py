@@ -183,11 +183,11 @@ def counted(values: Sized, name: str) -> str:
 def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds as text.
 
-    If each row's best rate and its neighbours have more seeds, their number follows in brackets.
+    If more seeds ran near each row's best rate, the number of these seeds follows in brackets.
     """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
-    more = f" ({len(near)} at the best and neighbouring rates of each row)"
+    more = f" ({len(near)} near the best rate of each row)"
     return counted(everywhere, "seed") + (more if len(near) > len(everywhere) else "")
 
 
@@ -289,7 +289,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return table rows that compare the growth of a step's effect with the growth of its bound."""
+    """Return table rows: how a step's change of the output, and its bound, grow with depth."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
@@ -364,7 +364,7 @@ def runs_text(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def facts(found: Mapping[str, Any], runs: str) -> list[tuple[str, str]]:
-    """Return pairs of name and text that say how and where a comparison or a ladder was run."""
+    """Return pairs of name and text that say how and where the runs of a report were made."""
     near = ", ".join(map(str, found.get("seeds_near_best") or ()))
     overrides = " ".join(f"--{key} {value}" for key, value in found["overrides"].items())
     return [

@@ -173,7 +173,7 @@ def test_sentences_about_rows_and_seeds() -> None:
         "Probe of Keel at learning rate 0.001: no measurement of its first steps predicts failure.",
     ]
     seeds = seeds_text({"seeds": [1], "seeds_near_best": [2, 3]})
-    assert seeds == "1 seed (3 at the best and neighbouring rates of each row)"
+    assert seeds == "1 seed (3 near the best rate of each row)"
     pair = {"config": {"model": {"encoder_layers": 6, "decoder_layers": 3}}}
     assert subtitle(known | pair).startswith("6 + 3 layers, 4 placements × 3 learning rates × 2 s")
 
