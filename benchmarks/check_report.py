@@ -156,7 +156,7 @@ class Answer:
              rf"({NUMBER})", self.best),
             (rf"{one} \({PLUS_MINUS} (higher|lower)\)", self.behind),
             (rf"^Equal scores: ({one[1:-1]}(?:, {one[1:-1]})*)\.$", self.tied),
-            (rf"{one} ({NUMBER}) \((?:the largest tested|(\d+) of (\d+) at ({NUMBER})|"
+            (rf"{one} ({NUMBER}) \((?:the largest tested|(\d+) of (\d+) failed at ({NUMBER})|"
              rf"results missing at ({NUMBER}))\)", self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """The device of a test; what one test leaves compiled or allocated is gone for the next."""
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device here")
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:  # a reset would import it, which takes seconds
+        torch.compiler.reset()
     yield torch.device(request.param)
     if request.param == "cuda":
         torch.cuda.empty_cache()

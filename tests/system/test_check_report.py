@@ -77,7 +77,7 @@ def test_every_number_is_that_of_the_runs_and_a_wrong_one_is_found(folder: Path)
     pre, summary = json.loads((folder / "comparison.json").read_text())["summary"][1:3]
     failed, finished = pre["failed_there"]
     right_count, wrong_count = (
-        f"({count} of {finished} at {pre['next_rate']:g})" for count in (failed, failed + 1)
+        f"({count} of {finished} failed at {pre['next_rate']:g})" for count in (failed, failed + 1)
     )
     score, interval = f"{summary['score']:.4f}", f"± {summary['interval']:.4f}"
     for right, wrong in (

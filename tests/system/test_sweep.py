@@ -257,12 +257,14 @@ def test_a_workers_error_is_one_line(
     book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("subprocess.Popen", Worker)
+    refuse = MagicMock(side_effect=ValueError("no such optimizer"))
+    monkeypatch.setattr("magneto.training.loop.build_optimizer", refuse)
     words = f"""compare causal-lm/tiny --data {book} --placements pre --lrs 1e-3 --jobs 1
-        --out {tmp_path} --data.tokenizer bytes --training.gradient_accumulation_steps 1000"""
+        --out {tmp_path} --data.tokenizer bytes"""
     assert main(words.split()) == 2
     output = capsys.readouterr().err
     assert "Traceback" not in output
-    assert "magneto: training.batch_size" in output
+    assert "magneto: no such optimizer" in output
     assert "every worker ended with the error above" in output
 
 

@@ -372,12 +372,12 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         config = self.data_config
         if self.corpus is not None:
             check_two_sources(self._text_config("bytes"))
-        sizes = dict(zip(PARTS, config.stream_sizes(batch_size), strict=True))
+        sizes = config.stream_sizes(batch_size)
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
         made = self.examples(TRAIN, augmented)
         streams = {
             name: image_stream(
-                count, example, sizes[name], len(PARTS) * seed + place, broken=broken
+                count, example, sizes[place], len(PARTS) * seed + place, broken=broken
             )
             for place, (name, (count, example, broken)) in enumerate(made.items())
         }

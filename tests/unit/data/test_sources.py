@@ -25,9 +25,12 @@ from magneto.translation.text import open_parallel
 
 
 @pytest.mark.parametrize("kind", ["documents", "labelled", "one split", "questions", "pairs"])
-def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch, caplog) -> None:
+def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch) -> None:
     datasets = pytest.importorskip("datasets")
-    before = logging.getLogger("huggingface_hub").level
+    hub, records = logging.getLogger("huggingface_hub"), []
+    handler, before = logging.Handler(), hub.level
+    monkeypatch.setattr(handler, "emit", records.append)
+    monkeypatch.setattr(hub, "handlers", [handler])
 
     def fail(*given: object, **named: object) -> None:
         logging.getLogger("huggingface_hub.utils").warning("retrying")
@@ -47,9 +50,9 @@ def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch, caplog
             source = "hf:some/set" + ("::test" if kind == "one split" else "")
             read_texts(ClassificationDataConfig(source=source))
     [line] = caught.value.lines
-    assert logging.getLogger("huggingface_hub").level == before
+    assert hub.level == before
     assert line.startswith("cannot load hf:some/set") and "(not there)" in line and "--data" in line
-    assert not caplog.records
+    assert not records
 
 
 def test_a_hub_that_has_no_address_is_not_asked(monkeypatch) -> None:
