@@ -47,6 +47,10 @@ TEXT = f"{BYTES} {PAIR} --training.save_every 150"
 LONG = f"{TOKENS} --training.batch_size 16 --training.steps 300 {PAIR} --training.save_every 300"
 PAIRS = f"translation/tiny --data.source builtin:phrases:de,en --placements pre,sub {SMALL}"
 IMAGES = f"image-classification/tiny --placements pre,sub {SMALL}"
+DEEP = (
+    f"{BYTES} --placements pre,sub,peri,olmo2 --training.evaluate_limit 32 "
+    "--training.save_every 150 --model.layers 24"
+)
 NARROW = "--model.width 32 --model.heads 4 --model.ffn_width 128"
 LADDERS = {
     "images-depth": f"{IMAGES} {NARROW} --depths 6,12,24 --target 96",
@@ -55,14 +59,17 @@ LADDERS = {
     "--depths 6,12,24,48,96 --target 192",
     "translation-width": f"{PAIRS} --model.encoder_layers 3 --model.decoder_layers 3 "
     "--widths 32,64,128,256 --target 512",
+    "translation-width-18": f"{PAIRS} --model.encoder_layers 18 --model.decoder_layers 18 "
+    "--widths 32,64,128 --target 512",
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
     "images-width-12": f"{IMAGES} --model.layers 12 --training.batch_size 32 "
     "--widths 32,64,128,256 --target 512",
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
-    "text-width-24": f"{BYTES} --placements pre,sub,peri,olmo2 --training.evaluate_limit 32 "
-    "--training.save_every 150 --model.layers 24 --widths 32,64,128,256 --target 512",
+    "text-width-24": f"{DEEP} --widths 32,64,128,256 --target 512",
+    "text-width-24-mup": f"{DEEP} --model.parametrization mup --model.base_width 32 "
+    "--model.tie_embeddings false --widths 32,64,128 --target 512",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",
@@ -86,13 +93,14 @@ def ladder_of(name: str) -> Ladder:
 
 
 def shape_of(name: str) -> str:
-    """Return what all rungs of a ladder share: the number of layers, or the width."""
+    """Return what all rungs of a ladder share: the width, or the layers and parametrisation."""
     ladder = ladder_of(name)
     model = ladder.first_recipe(ladder.sizes[0]).model
     if ladder.axis == "depth":
         return f"width {model.width}"
     stacks = [model.encoder_layers, model.decoder_layers]
-    return f"{' + '.join(map(str, stacks if all(stacks) else [model.layers]))} layers"
+    layers = f"{' + '.join(map(str, stacks if all(stacks) else [model.layers]))} layers"
+    return layers if model.parametrization == "standard" else f"{layers}, {model.parametrization}"
 
 
 def held_out(out: Path) -> list[dict[str, Any]]:
