@@ -3,7 +3,7 @@
 `magneto probe` predicts from a few steps whether a recipe will train. `magneto compare` trains
 several norm placements, and recommends a placement and a learning rate.
 
-The command `import magneto` imports no other module. Public names are imported at first use.
+`import magneto` imports no submodule. Public names are imported at first use.
 """
 
 from importlib import import_module

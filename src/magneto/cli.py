@@ -27,7 +27,7 @@ COMMANDS = {
         "compare norm placements over learning rates and seeds",
     ),
     "ladder": ("magneto.commands.ladder", "forecast a larger model's placement and learning rate"),
-    "table": ("magneto.commands.table", "tabulate the scores of several runs, as in the paper"),
+    "table": ("magneto.commands.table", "tabulate the scores of several runs"),
     "plan": ("magneto.commands.plan", "estimate memory and hours on N GPUs before training"),
     "probe": ("magneto.commands.probe", "predict from a few steps whether a recipe will train"),
     "generate": ("magneto.commands.predict:generate", "continue a prompt, or caption images"),

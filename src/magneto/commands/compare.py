@@ -111,8 +111,8 @@ def add_measurements(
 
     try:
         progress.say("Measuring how much one step changes each placement's output, to compare it "
-                     "with theory. This takes minutes. The option --no-measurements skips this "
-                     "step.")  # fmt: skip
+                     "with theory. This takes minutes. The option --no-measurements skips "
+                     "this measurement.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]
                   if not row["finished"] + row["missing"]]  # fmt: skip
         comparison["measured"] = measure(folder, sweep, failed, progress)

@@ -181,7 +181,7 @@ def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, A
 
     if to is not None and to in WRITTEN:
         save_weight_file(model, to, directory)
-        return f"{WEIGHTS} with {to}'s names"
+        return f"{WEIGHTS} with {to}'s tensor names"
     if to is not None:
         theirs = hf.to_transformers(model, to, **values)
         theirs.save_pretrained(directory)
@@ -200,7 +200,7 @@ def image_processor(config: Any) -> hf.MagnetoImageProcessor:
 def check_beit3(model: nn.Module, args: argparse.Namespace) -> None:
     if not isinstance(model.config, VisionLanguageConfig) or args.to is not None:
         raise ConfigError(["--tokenizer and --labels are for BEiT-3 weights of a model that reads "
-                           "texts; omit --to"])  # fmt: skip
+                           "texts, without --to"])  # fmt: skip
     if args.labels and not isinstance(model.config, QuestionAnsweringConfig):
         raise ConfigError([f"--labels is for BEiT-3 fine-tuned on VQA, not for a "
                            f"{type(model).__name__}"])  # fmt: skip

@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
         raise ValueError(
             f"a batch of {config.batch_size} is too small for {args.gpus} GPUs x "
             f"{config.gradient_accumulation_steps} micro-batches; set --training.batch_size "
-            f"{pieces} or more, or use fewer --gpus"
+            f"{pieces} or more, or lower --gpus"
         )
     # After the check of the options, because this imports torch.
     from magneto.lab.plan import Plan, micro_batch, trace_recipe, without_data

@@ -137,7 +137,10 @@ def read_source(
 
 
 def layout_files(source: str, names: str) -> list[Path]:
-    """Return the JSON objects of a layout such as `COCO`: the source, or files in it."""
+    """Return the JSON files with a layout such as `COCO`, except files that contain a list.
+
+    The source is one such file, or a folder with such files.
+    """
     if parse_source(source).kind != "path":
         return []
     path = existing_path(source)
@@ -269,9 +272,9 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
         usual = standard_splits(inside)
         if "train" not in usual and len(splits) > 1:
             own = join_words([path.name for path in splits.values()])
-            others = f"others ({join_words([path.name for path in rest], 5)})"
-            raise ValueError(f"{folder} has folders of splits ({own}) and {others}. Remove the "
-                             "others, or use a table.")  # fmt: skip
+            others = f"other folders ({join_words([path.name for path in rest], 5)})"
+            raise ValueError(f"{folder} has folders of splits ({own}) and {others}. Remove "
+                             "the other folders, or use a table.")  # fmt: skip
         # Alone among others, a folder train without subfolders is a class of vehicles.
         alone = len(usual) < 2 and not any(path.is_dir() for path in splits["train"].iterdir())
         splits = {} if alone or "train" not in usual else usual
@@ -280,7 +283,7 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
 
 
 def split_folders(inside: Mapping[str, Path]) -> dict[str, Path]:
-    """Return folders by split. If one is for training, names such as val2017 and seg_val count."""
+    """Return folders by split. Names such as val2017 count only beside a folder for training."""
     usual = standard_splits(inside)
     named = {split: path for name, path in inside.items() if (split := split_of(name))}
     return named | usual if "train" in named else usual
@@ -292,7 +295,7 @@ def subfolders(folder: Path) -> dict[str, Path]:
 
 
 def unwrapped(folder: Path) -> Path:
-    """Return the folder in a folder of the same name, such as seg_train/seg_train."""
+    """Return `folder`, or its only entry if that is a folder of the same name, such as val/val."""
     inside = [*folder.iterdir()]
     alone = len(inside) == 1 and inside[0].name == folder.name and inside[0].is_dir()
     return unwrapped(inside[0]) if alone else folder

@@ -171,7 +171,7 @@ class BatchPrefetcher:
         where = (
             f"at the batch of step {step + 1} ({self.stream.names(step, self.parts, self.wanted)})"
         )
-        raise BatchError(f"the data worker of process {dead.pid} {how} {where}; {advice}")
+        raise BatchError(f"the data worker with process ID {dead.pid} {how} {where}; {advice}")
 
     def read_wait_seconds(self) -> float:
         """Return how many seconds training waited for batches since the previous call."""

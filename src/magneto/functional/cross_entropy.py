@@ -67,7 +67,7 @@ def linear_cross_entropy(
         bias: Bias of the linear layer, (vocabulary,).
         chunk: Number of rows of logits in memory at once; 0 for all.
         smoothing: Label smoothing e (arXiv 1512.00567, section 7). With V tokens, the target
-            distribution has 1 - e + e/V at the right token and e/V elsewhere.
+            distribution has 1 - e + e/V at the target token and e/V elsewhere.
 
     Raises:
         ValueError: If the shape of `targets` is not `features.shape[:-1]`.

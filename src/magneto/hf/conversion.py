@@ -73,7 +73,7 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 
 
 def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
-    """Load a model like `load`; return the model and transformers' configuration."""
+    """Load a model as `load` does; return the model and transformers' configuration."""
     config = read_config(source)
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{config.model_type} with a quantization_config is not supported. Give "
@@ -356,7 +356,7 @@ def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
-    """Return a file's tensors and its fairseq arguments; {} without fairseq arguments.
+    """Return a file's tensors and its fairseq arguments, or {} if it has none.
 
     Code in the file is not executed.
     """

@@ -73,7 +73,7 @@ def test_a_killed_worker_is_an_error_that_names_the_step() -> None:
             for _ in taken:
                 pass
     found = re.fullmatch(
-        r"the data worker of process (\d+) was killed by SIGKILL at the batch of step 7 "
+        r"the data worker with process ID (\d+) was killed by SIGKILL at the batch of step 7 "
         r"\(examples 24, 25, 26, 27\); if memory ran out.*",
         str(caught.value),
     )

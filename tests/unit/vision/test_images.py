@@ -63,7 +63,8 @@ def test_folders_named_after_splits_in_other_ways(tmp_path: Path) -> None:
     found = load(tmp_path / "c")
     assert (len(found.train), len(found.validation), found.classes) == (20, 4, ["cat", "dog"])
     class_folders(tmp_path / "c", ("seg_pred",))
-    with pytest.raises(ValueError, match=r"splits \(seg_train, seg_val\) and others \(seg_pred\)"):
+    message = r"splits \(seg_train, seg_val\) and other folders \(seg_pred\)"
+    with pytest.raises(ValueError, match=message):
         load(tmp_path / "c")
     class_folders(tmp_path / "b", ("bus", "train"))  # vehicles
     found = load(tmp_path / "b", validation_fraction=0.4)
