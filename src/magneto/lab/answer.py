@@ -81,9 +81,11 @@ def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
         return "is the only row with a rate at which all seeds learned"
     if all(is_significant(gap) for gap in gaps):
         return "is significantly better than all others"
-    close = any(math.isfinite(gap.half_width) and not is_significant(gap) for gap in gaps)
-    ending = ", not significantly ahead of all others" if close else ""
-    return f"{'shares' if tied else 'has'} the best score{ending}"
+    if tied:
+        return "shares the best score"
+    close = [math.isfinite(gap.half_width) and not is_significant(gap) for gap in gaps]
+    over = "" if all(close) else " over some others"
+    return "has the best score" + (f", but its lead{over} is not significant" if any(close) else "")
 
 
 def unfinished(summaries: Sequence[Summary]) -> list[str]:

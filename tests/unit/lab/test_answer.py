@@ -51,7 +51,10 @@ def test_answer_says_how_far_behind_each_is() -> None:
         "Not significantly worse: Pre-LN (0.2 ± 1.3 higher). "
         "Significantly worse: Post-LN (4 ± 0.0054 higher)."
     ) in text
-    assert text.startswith("Sub-LN has the best score, not significantly ahead of all others: loss")
+    lead = "Sub-LN has the best score, but its lead over some others is not significant: loss 3"
+    assert text.startswith(lead)
+    pair = answer_of(sub + near, "pre", "sub")
+    assert pair[0].startswith("Sub-LN has the best score, but its lead is not significant: loss 3")
     text = " ".join(answer_of(sub + near[:1] + far, "post", "pre", "sub"))
     assert "Too few seeds to compare: Pre-LN (0.1 higher)." in text
 

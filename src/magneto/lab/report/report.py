@@ -192,18 +192,18 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
 
 
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
-    """Return one sentence for each placement (row) that did not learn at any learning rate.
+    """Return the probe's findings for each placement (row) that did not learn at any learning rate.
 
-    Each sentence lists the probe's findings at the smallest learning rate of the comparison.
+    The probe used the smallest learning rate of the comparison.
     """
     reasons = (comparison.get("measured") or {}).get("reasons", {})
     rate = rate_text(min(map(float, comparison["learning_rates"])))
-    return [
-        f"Probe of {title_of(row)} at learning rate {rate}: "
-        + ("; ".join(found) if found else "no measurement of its first steps predicts failure")
-        + "."
-        for row, found in reasons.items()
-    ]
+    sentences = []
+    for row, found in reasons.items():
+        findings = found or ["no measurement of the first steps predicts failure"]
+        text = " ".join(f"{each[0].upper()}{each[1:]}." for each in findings)
+        sentences.append(f"Probe of {title_of(row)} at learning rate {rate}. {text}")
+    return sentences
 
 
 def summary_rows(
@@ -339,8 +339,8 @@ def significance_sentence(comparison: Mapping[str, Any]) -> str:
     if sum(len(row["scores"]) > 1 for row in comparison["summary"]) < 2:
         return ""
     return (
-        "Differences are significant by Welch's t test over seeds at 5 %, with Holm's correction "
-        "over all pairs of rows. "
+        "Significance is decided by Welch's t test over seeds at 5 %, with Holm's correction over "
+        "all pairs of rows. "
     )
 
 

@@ -149,7 +149,7 @@ def test_markdown_and_csv(made: Path) -> None:
     assert "| Post-LN | 6.420 ± 0.127 | 6.420 (1 of 2 diverged) |" in text
     assert "| decoder.layers.12 | 13 | 13 | 13 | 13 |" in text
     assert "| Sub-LN | × 4.00 (3.50 to 4.50) | × 0.87 |" in text
-    assert "Differences are significant by Welch's t test" in text
+    assert "Significance is decided by Welch's t test" in text
     assert "| Keel | did not learn | 5.320 ± 0.127 | 1 of 2 diverged, 1 of 2 did not" in text
     rows = list(csv.DictReader((made / "report.csv").open()))
     assert len(rows) == 24
@@ -169,8 +169,8 @@ def test_sentences_about_rows_and_seeds() -> None:
     known = comparison()
     reasons = {"measured": {"reasons": {"post": ["one", "two"], "keel": []}}}
     assert reason_sentences(known | reasons) == [
-        "Probe of Post-LN at learning rate 0.001: one; two.",
-        "Probe of Keel at learning rate 0.001: no measurement of its first steps predicts failure.",
+        "Probe of Post-LN at learning rate 0.001. One. Two.",
+        "Probe of Keel at learning rate 0.001. No measurement of the first steps predicts failure.",
     ]
     seeds = seeds_text({"seeds": [1], "seeds_near_best": [2, 3]})
     assert seeds == "1 seed (3 near the best rate of each row)"
