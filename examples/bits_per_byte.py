@@ -15,13 +15,13 @@ from magneto.runs import load_run
 
 
 def unigram_bits(train: bytes, test: bytes) -> float:
-    """Return bits per byte on `test` of the byte frequencies of `train`, with add-one smoothing."""
+    """Return bits per byte of `test` under a unigram model of `train` with add-one smoothing."""
     counts = np.bincount(np.frombuffer(train, np.uint8), minlength=256) + 1.0
     return float(-np.log2(counts / counts.sum())[np.frombuffer(test, np.uint8)].mean())
 
 
 def bigram_bits(train: bytes, test: bytes) -> float:
-    """Return bits per byte on `test` of the byte pairs of `train`, smoothed by byte frequencies."""
+    """Return bits per byte of `test` under a bigram model of `train`, smoothed by its unigrams."""
     symbols = np.frombuffer(train, np.uint8).astype(np.int64)
     single = np.bincount(symbols, minlength=256) + 1.0
     single /= single.sum()

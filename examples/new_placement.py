@@ -1,4 +1,4 @@
-"""Your own norm placement: Peri-LN without the final norm, with smaller branches.
+"""Your own norm placement: Peri-LN without the final norm, with smaller initial weights.
 
 export PYTHONPATH=examples
 magneto probe causal-lm/tiny --placements pre,new_placement:SANDWICH

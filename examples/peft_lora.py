@@ -1,7 +1,7 @@
 """Fine-tuning with LoRA (arXiv 2106.09685) and the peft library.
 
-Only the adapter is trained and saved. It has a few percent of the weights. After merging into the
-model it adds no time at inference. The tokens are bytes here.
+Only the adapter is trained and saved. Here it has about 13 % of all weights. A merged adapter takes
+no additional time at inference. The tokens are bytes here.
 """
 
 import tempfile

@@ -147,9 +147,11 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         raise FileNotFoundError(f"no run in {run}: the folder does not exist")
     if found is None:
         none = (
-            "it diverged" if (run / "diverged").is_dir() else "training has not saved weights yet"
+            "the run diverged"
+            if (run / "diverged").is_dir()
+            else "training has not saved weights yet"
         )
-        has = f"it has {', '.join(available)}" if available else none
+        has = f"the run has {', '.join(available)}" if available else none
         named = "" if which == "auto" else f"{which} "
         raise FileNotFoundError(f"no {named}weights in {run}: {has}")
     try:
@@ -161,7 +163,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         intact = [others[path] for path in undamaged(others)[0]]
         hint = "the run has no undamaged weights"
         if intact:
-            hint = f"undamaged: {', '.join(intact)} (--weights {intact[0]})"
+            hint = f"undamaged weights: {', '.join(intact)} (give --weights {intact[0]})"
         raise DamagedError(f"{error}; {hint}") from error
     return found
 

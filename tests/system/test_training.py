@@ -114,7 +114,7 @@ def test_no_file_of_a_rank_holds_a_whole_tensor(tmp_path: Path) -> None:
             if entry["shape"] and entry["shape"][0] > 1:
                 assert [piece["rows"][0] for piece in entry["pieces"]] != [0], (kind, name)
     flip_a_bit(tmp_path / "best" / "model-00002-of-00002.safetensors")
-    with pytest.raises(ValueError, match=r"model-00002-of-00002.*undamaged: final"):
+    with pytest.raises(ValueError, match=r"model-00002-of-00002.*undamaged weights: final"):
         load_weights(Toy().build_model(), tmp_path)
     load_weights(Toy().build_model(), tmp_path, "final")
 

@@ -155,7 +155,7 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
     """Draw images, and below them copies in which each patch is the mean of its code's patches.
 
-    The arguments are those of `codes_figure`.
+    For the arguments, see `codes_figure`.
     """
     rebuilt = image_of(mean_patches(images, codes, count, size)[codes])
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
@@ -253,7 +253,7 @@ def overlay_figure(
         f"segmentation-{number}",
         f"Segmentation of {name.rpartition('/')[2]}",
         f"The image, its mask and the model's segmentation. The segmentation is right for "
-        f"{right:.1%} of the pixels that have a class. The percentages in the legend are "
-        "shares of the pixels in mask and segmentation together.",
+        f"{right:.1%} of the pixels that have a class. The legend counts the pixels of mask and "
+        "segmentation together, and gives each class's share.",
         overlay_panels(panels, [mask, answer], names),
     )

@@ -218,7 +218,7 @@ class SegmentationLogits(NamedTuple):
 class Segmenter(ImageEncoder):
     """Segmenter: an encoder, a feature pyramid over four of its layers, and two heads.
 
-    Without a final norm, the heads read the residual stream, as in BEiT.
+    The encoder has no final norm. The heads read the residual stream, as in BEiT.
     """
 
     def __init__(self, config: SegmenterConfig) -> None:
@@ -326,7 +326,7 @@ class WholeImageConfig(SegmenterConfig):
 def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
     """Return a model for `rows` x `columns` patches that shares the weights of `model`.
 
-    Learned position embeddings are copied instead, interpolated to the new grid (bicubic).
+    Learned positions and relative biases are not shared. They are interpolated (bicubic).
     """
     length = Grid(rows, columns, model.config.grid.prefix).length
     # The configuration checks the length against its own square grid too.

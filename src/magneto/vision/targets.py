@@ -1,7 +1,7 @@
 """Targets of masked image modelling: block masking, image tokenizers and their codes.
 
 An image tokenizer gives each patch a code, which is the index of the nearest vector. The vectors
-are a trained codebook (VQ-KD, arXiv 2208.06366), or the centres of k-means of the patches' pixels.
+are a trained codebook (VQ-KD, arXiv 2208.06366), or centres of k-means on the patches' pixels.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class BlockMasking:
 
 
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
-    """Return the index of the vector with the largest cosine, for each row.
+    """For each row, return the index of the vector with the largest cosine similarity.
 
     `rows` has the shape (rows, width), and `vectors` has the shape (count, width). Each of the
     `vectors` has length 1.
@@ -108,11 +108,11 @@ def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
 
 @torch.no_grad()
 def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
-    """Return the centres of k-means by cosine, initialised with random rows.
+    """Cluster rows by k-means with cosine similarity, and return the centres.
 
-    A cluster without rows keeps its centre. If there are fewer rows than centres, the missing
-    centres are random directions. Each row and each centre is a vector of length 1. The shape of
-    the result is (count, width).
+    The first centres are random rows. If there are fewer rows than centres, the missing
+    centres are random directions. A cluster without rows keeps its centre. Each row and each
+    centre is a vector of length 1. The shape of the result is (count, width).
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -333,7 +333,7 @@ class CodeTargets(nn.Module):
 
 
 class CodePrediction(ImageInputTask):
-    """Task that predicts the codes of masked patches, which a frozen image tokenizer gives.
+    """Task that predicts the codes of masked patches. A frozen image tokenizer gives the codes.
 
     Attributes:
         patches: Block masking, which chooses the masked patches.

@@ -60,8 +60,8 @@ def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float
     """Find the source pixels from which a part of a resized image is computed.
 
     A side is resized from `old` to `new` pixels. Only the `size` pixels from `start` on are needed.
-    Return a slice of source pixels, and where in the slice the needed part begins and
-    ends.
+    Return a slice of source pixels, and the positions in the slice at which the needed part
+    begins and ends.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -98,7 +98,7 @@ def random_crop_box(
 def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
     """Crop a box and resize it to a square, uint8 (size, size, channels), by bicubic resampling.
 
-    The result equals that of torchvision's resized_crop. With `reduce`, a large JPEG may be decoded
+    Torchvision's resized_crop gives the same result. With `reduce`, a large JPEG may be decoded
     at 1/2, 1/4 or 1/8 of its size. Decoding at a smaller size is faster, and changes the blur of
     the result slightly.
     """

@@ -4,16 +4,17 @@
 annotators' answers. Each equal answer adds 1/3 to the score, which is at most 1. The accuracy is
 the mean of the scores. If n of ten annotators gave the answer, the accuracy is 0.3n, but at most 1.
 
-**Normalisation.** Answers are normalised before they are compared. Punctuation and articles are
-removed. Letters become lower case. Number words become digits. A missing apostrophe is inserted
-into a contraction ("dont" becomes "don't"). The rules are those of the official evaluation code
-(GT-Vision-Lab/VQA, commit a013f00).
+**Normalisation.** `When` names the questions whose answers are normalised before the comparison.
+Normalisation changes an answer as follows. Punctuation and articles are removed. Letters become
+lower case. Number words become digits. A missing apostrophe is inserted into a contraction ("dont"
+becomes "don't"). The rules are those of the official evaluation code (GT-Vision-Lab/VQA, commit
+a013f00).
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
-two digits, all punctuation marks are removed. In other answers, a hyphen beside a space removes all
-hyphens. Without a hyphen beside a space, every hyphen becomes a space. Other punctuation marks are
-treated like hyphens. A full stop is removed unless a digit follows, but only the first 32 full
-stops are removed. The number word "none" becomes "0".
+two digits, all punctuation marks are removed. In other answers, all hyphens are removed if one of
+them is beside a space. Otherwise, every hyphen becomes a space. Other punctuation marks are treated
+like hyphens. A full stop is removed unless a digit follows, but only the first 32 full stops are
+removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
 at least nine questions of the training and validation splits. Majority answers are normalised
@@ -63,7 +64,7 @@ CONTRACTED = re.findall(
 """Contractions. For example, "dont" is normalised to "don't"."""
 
 When = Literal["where_annotators_disagree", "always"]
-"""When answers are normalised before the comparison.
+"""Questions whose answers are normalised before the comparison.
 
 The official evaluation normalises only answers to questions on which the annotators disagree. If
 all annotators give the same answer, only a prediction with exactly this spelling is right."""

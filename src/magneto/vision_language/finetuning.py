@@ -85,8 +85,8 @@ def load_pretrained(
 ) -> tuple[dict[str, StoredTensor | Tensor], str]:
     """Return the encoder weights of the pre-trained run, and a summary of what was loaded.
 
-    Names and shapes of the tensors are those in `model`, whose encoder must be `model.encoder`.
-    `model` may be on the "meta" device. Only position tables are read.
+    The names and shapes match `model.state_dict()`. The encoder of `model` must be `model.encoder`.
+    `model` may be on the "meta" device. Only the position tables are loaded into memory.
 
     Raises:
         ValueError: If the run has no encoder, or if the shapes of the run's encoder differ from the
@@ -224,7 +224,7 @@ class FineTunedTask(ImageTextTask):
         return evaluation_images(held, self.transform(), blank, EVALUATION_BATCH, finish)
 
     def validation_rows(self, limit: int | None = None) -> np.ndarray:
-        """Return the indices of the rows in the first `limit` validation batches (None: all)."""
+        """Return the indices of the rows in the first `limit` validation batches (None for all)."""
         return np.concatenate([*islice(self.validation_batches().plans, limit)])
 
     @abstractmethod
@@ -398,8 +398,8 @@ class PairTask(FineTunedTask):
     def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
         """Return the labels of images with texts, the most probable label first.
 
-        `inputs` has one item for each image. If a text has two images, the items of the left and
-        the right image are neighbours, the left image first. Both items get the same prediction. As
+        `inputs` has one item for each image. If a text has two images, the item of the left image
+        comes directly before the item of the right image. Both items get the same prediction. As
         in training, `data.input` decides whether the model reads images and texts.
 
         Raises:

@@ -263,7 +263,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def corpus(self) -> PreparedText | None:
-        """Texts of `text_source`. None: texts without an image are captions or built in."""
+        """Texts of `text_source`, or None if texts without an image are captions or built in."""
         source, path = self.data_config.text_source, self.tokenizer.path
         if source in (None, BUILTIN):
             return None

@@ -31,7 +31,7 @@ def test_no_command_uses_damaged_weights(language_run: Path, tmp_path: Path, cap
     for words in commands:
         line = refused(capsys, *words)
         assert f"{file} is damaged" in line
-        assert "undamaged: final, 6, 4 (--weights final" in line
+        assert "undamaged weights: final, 6, 4 (give --weights final" in line
     assert main(["evaluate", str(run), "--weights", "final", "--limit", "1"]) == 0
     file.write_bytes(whole)
     for path in (file, exported / file.name):
@@ -58,7 +58,7 @@ def test_nobody_begins_with_weights_with_a_flipped_bit(book: Path, tmp_path, cap
     flip_a_bit(run / "best" / "model.safetensors")
     words = ["train", "text-classification/tiny", "--model.pretrained", run, *SMALL[:8]]
     line = refused(capsys, *words, "--training.steps", "1", "--out", out)
-    assert "model.safetensors is damaged" in line and "undamaged: final" in line
+    assert "model.safetensors is damaged" in line and "undamaged weights: final" in line
     assert not out.exists()
 
 

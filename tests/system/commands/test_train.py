@@ -45,7 +45,7 @@ def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> N
     assert code == 3 and json.loads(out)["status"] == "diverged"
     assert "try a lower --training.learning_rate" in err.splitlines()[-1]
     assert "no weights in" in (error := outcome(capsys, "evaluate", tmp_path / "run")[2])
-    assert "it diverged" in error
+    assert "the run diverged" in error
 
 
 def test_the_same_command_begins_and_goes_on(run: Path, capsys) -> None:
