@@ -103,7 +103,7 @@ def recipe_path(name: str) -> Path:
     if (path / RUN_FILE).is_file():
         raise FileNotFoundError(f"{name} is a run. Its recipe is {path / RUN_FILE}")
     near = get_close_matches(name, recipe_names(), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else "; `magneto recipes` lists them"
+    hint = f"; did you mean {near[0]}?" if near else "; `magneto recipes` lists all recipes"
     raise FileNotFoundError(f"no recipe {name}{hint}")
 
 
@@ -240,7 +240,7 @@ def _resolve(target: str, name: str) -> Any:
     if ":" not in target:
         near = nearest(name, list(TASKS))
         what = f"unknown task {name!r}{near}" if name else "the recipe has no task"
-        known = f"known: {', '.join(TASKS)}, or module:Class for your own"
+        known = f"known: {', '.join(TASKS)}, or module:Class for your own task"
         raise ConfigError([f"{what} ({known})"])
     module, attribute = target.split(":", 1)
     try:

@@ -61,7 +61,7 @@ class Sampling:
         if self.beams > 1 and self.count > self.beams:
             yield f"count ({self.count}) must be at most beams ({self.beams})"
         if 0 < self.temperature < 1e-6:  # logits divided by it could overflow
-            yield "temperature must be 0 (greedy), or 1e-6 or more"
+            yield "temperature must be 0 (greedy) or at least 1e-6"
         if self.beams == 1 and self.temperature == 0 and self.count > 1:
             yield "count must be 1 without sampling (temperature 0)"
 
@@ -135,7 +135,7 @@ class BeamSearch:
 class EndAtLimit(LogitsProcessor):
     """Logits processor that allows only the end token after `longest` tokens.
 
-    The end token keeps its log-probability, which transformers' `forced_eos_token_id` changes.
+    Unlike transformers' `forced_eos_token_id`, it keeps the log-probability of the end token.
     """
 
     def __init__(self, end: int, longest: int) -> None:

@@ -78,7 +78,10 @@ def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
 
 
 def encoder_tokenizer(tokenizer: Any, length: int, template: EncoderInput) -> Any:
-    """Return a transformers tokenizer with a template, or None for a byte tokenizer."""
+    """Return a transformers tokenizer with a template.
+
+    Return None for a byte tokenizer, or if the tokenizer has no start token.
+    """
     names = {"bos": "begin", "eos": "end", "pad": "pad", "mask": "mask"}
     return _tokenizer(tokenizer, length, template, names)
 
@@ -153,8 +156,8 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
     ) -> None:
         """Load a SentencePiece model.
 
-        `single` and `pair` are templates as in `EncoderInput`. Special tokens are written with
-        their names.
+        `single` and `pair` are templates as in `EncoderInput`, with names of special tokens (such
+        as `<s>`) in place of {begin}, {end} and {mask}.
         """
         if vocab_file is None:
             raise OSError(f"no file {self.vocab_files_names['vocab_file']}")
@@ -323,8 +326,9 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
 class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     """Processor of images and texts.
 
-    As in training, a text becomes `<s> words </s>`. Texts are truncated to the model's maximum
-    length and padded to the longest text.
+    As in training, a text becomes `<s> words </s>`, or `<s> words <mask> </s>` if the head reads
+    the mask token. Texts are truncated to the model's maximum length, and padded to the longest
+    text.
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **others: Any) -> None:
@@ -375,8 +379,9 @@ def as_sounds(raw_speech: Any) -> list[np.ndarray]:
     stereo = not several and len(rows) > len(rows[0])  # (samples, channels)
     for recording in recordings:
         if recording.ndim != 1 or stereo:
-            raise ValueError("raw_speech must be mono, (samples,) or (recordings, samples), not of "
-                             f"shape {np.shape(rows if stereo else recording)}")  # fmt: skip
+            shape = np.shape(rows if stereo else recording)
+            raise ValueError("raw_speech must be mono, with shape (samples,) or (recordings, "
+                             f"samples), not {shape}")  # fmt: skip
         if not np.issubdtype(recording.dtype, np.floating):
             raise ValueError(f"samples must be floats in [-1, 1], not {recording.dtype}. Divide "
                              "16-bit samples by 32768.")  # fmt: skip

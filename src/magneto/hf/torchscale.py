@@ -441,11 +441,10 @@ FORMATS = (
 
 
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
-    """Write BEiT-3's SentencePiece model with the pieces in fairseq's order.
+    """Write BEiT-3's SentencePiece model (beit3.spm) with the pieces in fairseq's order.
 
-    BEiT-3 uses beit3.spm in the order of XLM-RoBERTa's tokenizer. XLM-RoBERTa's order is `<s>`,
-    `<pad>`, `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. Unused pieces are
-    added until there are `size` pieces.
+    BEiT-3 and XLM-RoBERTa use this order: `<s>`, `<pad>`, `</s>`, `<unk>`, the file's pieces from
+    the fourth on, and `<mask>`. Unused pieces are added until there are `size` pieces.
     """
     if not source.is_file():
         raise FileNotFoundError(f"no tokenizer {source}")

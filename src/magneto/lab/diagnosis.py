@@ -125,7 +125,7 @@ class Trial:
             return f"diverged within {duration}: {self.reason}"
         compared = "no trivial baseline"
         if self.baseline is not None:
-            compared = (f"trivial baseline {self.baseline:.4g}; better than "
+            compared = (f"trivial baseline {self.baseline:.4g}; a score better than "
                         f"{self.threshold:.4g} counts as learned")  # fmt: skip
         return f"{self.status} after {duration}: {self.metric} {self.score:.4g} ({compared})"
 

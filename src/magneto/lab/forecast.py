@@ -104,7 +104,7 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     """Return a row's best rate and largest stable rate; None if there is no best rate.
 
     At the best rate, every seed learned. A rate above the best rate is stable if all runs from the
-    best rate up to this rate learned. If the budget ended early, neighbouring rates have fewer
+    best rate up to this rate learned. If the budget ended early, neighbouring rates may have fewer
     seeds than the best rate. Mean losses then use only the seeds that the best rate and its
     neighbours share.
     """
@@ -304,7 +304,10 @@ def law_of(points: Sequence[tuple[int, Mapping[str, float]]], size: int, prior: 
 
 
 def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int) -> Law:
-    """Fit log(loss of `other` / loss of `row`) as a function of size. Losses are paired by seed."""
+    """Fit log(loss of `other` / loss of `row`) as a function of size.
+
+    The standard errors come from the ratios of losses with the same seed.
+    """
     points = []
     for rung in rungs:
         mine, theirs = rung["rows"][row], rung["rows"][other]
@@ -342,7 +345,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Compare each further row's loss relative to the first row's with its forecast."""
+    """Compare forecast and measured ratios of the further rows' losses to the first row's loss."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
@@ -403,8 +406,8 @@ def answer(
 ) -> list[str]:
     """Return the forecast for the target size as sentences, the main sentence first.
 
-    Rows are compared by the ratio of their loss to the first row's loss with the same seed. The
-    best row has the lowest forecast of this ratio.
+    Rows are compared by the ratio of their loss to the first row's loss. The best row has the
+    lowest forecast of this ratio.
     """
     rows = prediction["rows"]
     if not rows:
@@ -446,7 +449,7 @@ def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[s
         return (f"{title}: the first failure is expected at {axis} {one['size']:.0f}, because "
                 f"{one['trouble']} (forecast for {axis} {size}: {value}).")  # fmt: skip
     return (f"{title}: every measured quantity stays within its limit up to {axis} {size}. "
-            f"Nearest to its limit is {value}.")  # fmt: skip
+            f"The quantity nearest to its limit is the {value}.")  # fmt: skip
 
 
 def trend(law: Mapping[str, float]) -> str:

@@ -397,12 +397,16 @@ def score_lines(
                 f"{score.guessed:.1%} lost an option's whole context, and count as guesses."
             )
     if any(score.num_fewshot for score in scores):
-        lines += [f"{each.suite.name}: demonstrations from {each.pool_source}" for each in suites]
+        lines += [
+            f"{each.suite.name}: the demonstrations are from {each.pool_source}" for each in suites
+        ]
     return lines
 
 
 def context_length(config: Any, trained: int, requested: int | None) -> int:
-    """Return the maximum input length in tokens: `requested`, or `trained` if that is None.
+    """Return `requested`, the maximum input length in tokens.
+
+    If `requested` is None, return `trained`, limited to the model's learned positions.
 
     Raises:
         ConfigError: If the requested length is below 2 or exceeds the model's learned positions.

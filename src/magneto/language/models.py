@@ -104,8 +104,8 @@ class TextEncoder(nn.Module):
 class MaskedLanguageHead(nn.Module):
     """BERT's masked-token head: dense, GELU, norm, output projection (arXiv 1810.04805).
 
-    The dense matrix is initialised Xavier normal. The output projection is initialised from N(0,
-    1/width). Biases are 0. The initial weights do not depend on the norm placement.
+    The dense matrix has Xavier normal initialisation. The output projection is initialised from
+    N(0, 1/width). Biases are 0. The initial weights do not depend on the norm placement.
     """
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
@@ -175,8 +175,8 @@ class MaskedLanguageModel(nn.Module):
 class ClassificationHead(nn.Module):
     """Classification head: dropout, dense, tanh, dropout, linear (arXiv 1810.04805, 1907.11692).
 
-    The head's input is the first feature or the mean of all features. The dense matrix is
-    initialised Xavier normal. The output layer is initialised from N(0, 0.02²), as in BERT, so that
+    The head's input is the first feature or the mean of all features. The dense matrix has Xavier
+    normal initialisation. The output layer is initialised from N(0, 0.02²), as in BERT, so that
     the first loss is near ln(classes). Biases are 0. The initial weights do not depend on the norm
     placement.
     """

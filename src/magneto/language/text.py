@@ -78,7 +78,8 @@ class PreparedText:
 def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
     """Return the training documents, and the validation documents if they are separate.
 
-    If both have one source, as in an evaluation on other text, the training split is not read.
+    If `validation_source` is `source`, as in `magneto evaluate --data`, both results are the
+    validation documents.
     """
     splits = open_documents(config.source, config.text_field, config.document)
     train = splits.get("train") or next(iter(splits.values()))
@@ -92,7 +93,7 @@ def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
 
 
 def check_two_sources(config: Any) -> None:
-    """Raise ValueError if a recipe to train reads all data as validation data."""
+    """Raise ValueError if the training source is also the validation source."""
     if config.validation_source == config.source:
         raise ValueError(f"{config.source} is the source of the training data and of the "
                          "validation data: omit the validation source")  # fmt: skip

@@ -235,9 +235,8 @@ def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
 def bias_rows(grid: Grid) -> int:
     """Return the number of rows of a bias table.
 
-    The table has a row for each relative position. If the grid has a prefix, three rows follow. In
-    the first, prefix vectors attend to the grid. In the second, grid places attend to the prefix.
-    In the third, prefix vectors attend to each other.
+    The table has a row for each relative position. If the grid has a prefix, three rows follow: for
+    attention from the prefix to the grid, from the grid to the prefix, and within the prefix.
     """
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 

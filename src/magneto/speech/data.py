@@ -493,7 +493,7 @@ def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
     Commands in wav.scp are not run. For `flac -c -d -s FILE |`, FILE is read directly.
     """
     if not (folder / "text").is_file():
-        raise ValueError(f"{folder} has a {WAV_SCP} but no file named text with transcripts")
+        raise ValueError(f"{folder} has a {WAV_SCP} but no file named text (the transcripts)")
     texts, places = (_by_first_word(folder / name, counts) for name in ("text", WAV_SCP))
     speakers, cuts = (_by_first_word(folder / name, counts) if (folder / name).is_file() else {}
                       for name in ("utt2spk", "segments"))  # fmt: skip

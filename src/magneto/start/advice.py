@@ -83,8 +83,8 @@ def badly_scaled(numbers: np.ndarray) -> list[str]:
     mean, deviation = numbers.mean(), numbers.std()
     if abs(mean) + deviation < LARGE_NUMBER and deviation * LARGE_NUMBER > 1:
         return []
-    return [f"numbers of this size are learned slowly: subtract {mean:.4g} and divide by "
-            f"{deviation:.4g} before training"]  # fmt: skip
+    return [f"the numbers are badly scaled for training: subtract {mean:.4g} and divide by "
+            f"{deviation:.4g}"]  # fmt: skip
 
 
 def problem_rows(counts: Counts, *units: str) -> list[tuple[str, str]]:
@@ -100,7 +100,7 @@ def class_counts(names: Iterable[str]) -> tuple[str, str]:
 
 
 def image_input(split: Any, given: Given) -> DataSummary:
-    """Summarise the sizes of images, and derive a square input of at most 64 pixels a side."""
+    """Summarise the sizes of images, and derive image size and patch size (see `derive_sizes`)."""
     sample = sample_images(split)
     if sample.huge:
         raise ValueError(f"{sample.huge}: too many to decode in every epoch. Shrink "

@@ -71,7 +71,7 @@ def bag_of_words(task: Any) -> Sequence[Scored]:
         return ()
     if "pair" in train.columns:
         try:
-            return [(f"{name} of both", word_baseline(task.texts))]
+            return [(f"{name} of both texts", word_baseline(task.texts))]
         except ValueError:  # the texts have no words
             return ()
     right = _labels(task, held)
@@ -122,8 +122,8 @@ def n_grams(task: Any) -> Sequence[Scored]:
 def interpolated_nats(train: np.ndarray, asked: np.ndarray, size: int, most: int = 3) -> float:
     """Return the nats per token of n-grams with Witten-Bell smoothing.
 
-    p(w | h) = (c(h w) + d(h) p(w | shorter h)) / (c(h) + d(h)), where d(h) is the number of
-    distinct words after h.
+    p(w | h) = (c(h w) + d(h) p(w | shorter h)) / (c(h) + d(h)) for the token w after the context h.
+    In `train`, c counts occurrences, and d(h) is the number of distinct tokens after h.
     """
     single = np.bincount(train, minlength=size) + 1.0
     chance = (single / single.sum())[asked]

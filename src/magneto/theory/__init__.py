@@ -1,1 +1,4 @@
-"""Norm placements, their derived gains, and bounds on the model update. Imports no torch."""
+"""Norm placements, their derived gains, and bounds on the model update.
+
+This package does not import torch.
+"""

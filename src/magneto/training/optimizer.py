@@ -60,7 +60,7 @@ def parameter_groups(
     unknown = sorted(multipliers.keys() - named.keys())
     if unknown:
         raise ValueError(
-            f"learning-rate multiplier of {unknown[0]}: no such parameter in the model"
+            f"learning-rate multiplier of {unknown[0]}: the model has no such parameter"
         )
     by_id = {id(p): multipliers[n] for n, p in named.items() if n in multipliers}
     scale_by_id = {id(p): scales[n].rate for n, p in named.items() if n in scales}

@@ -118,8 +118,8 @@ def open_parallel(
 ) -> ParallelText:
     """Open a source of parallel text.
 
-    In records, the languages are the fields with names like codes (en, pt-BR), and the fields in
-    `selected` and `required`, whose names can be any words.
+    In a record, a field is a language if its name is like a code (en, pt-BR), or is in `selected`
+    or `required`.
     """
     named = required | {*(selected or ())}
     parsed = find_source(source)
@@ -213,7 +213,7 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
 
 
 def read_sentences(path: Path, counts: Counts) -> Iterator[str]:
-    """Yield the lines of a file, without tags if it is a training file of IWSLT.
+    """Yield the lines of a file, except lines of tags in training files of IWSLT.
 
     In the test sets of IWSLT (.xml) and WMT (.sgm), the text between <seg> and </seg> is a line.
     """

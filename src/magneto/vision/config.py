@@ -64,7 +64,8 @@ def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> t
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
     An `image_size` or `patch_size` that is not None is returned unchanged. A derived image size is
-    at most `LARGEST_SIDE`, and a derived patch size gives at most `PATCHES` patches per side.
+    a multiple of the patch size, near the smaller of `side` and `LARGEST_SIDE`. A derived patch
+    size gives at most `PATCHES` patches per side.
     """
     size = image_size or min(side, LARGEST_SIDE)
     patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))

@@ -205,7 +205,7 @@ def test_known_laws_are_recovered_and_cells_are_few(
         "lay in the forecast's 80 % interval. The median error of the best rate was a factor of "
         "1.18 for the forecast, 1.71 for", "runs: 67; 0.04 hours", "because attention logits",
         "Sub-LN: every measured quantity stays within its limit up to width 1024.",
-        "Nearest to its limit is relative update of weights 0.02 (",
+        "The quantity nearest to its limit is the relative update of weights 0.02 (",
     ):  # fmt: skip
         assert part in text, part
     assert "Sub-LN           0.005: 2.621  0.0025: 2.606" in table(found)

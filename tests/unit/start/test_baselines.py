@@ -78,7 +78,7 @@ def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path)
     task = load_recipe("text-classification/start", options).build_task()
     task.prepare()
     [(name, found)] = bag_of_words(task)
-    assert name.endswith("of both") and found["accuracy"] > 0.95
+    assert name.endswith("of both texts") and found["accuracy"] > 0.95
 
 
 def test_words_of_statements_are_learned_from_training_alone() -> None:

@@ -50,7 +50,7 @@ def test_multiples_of_the_rate() -> None:
     for name, parameter in model.named_parameters():
         step = 0.1 if name.startswith("into") else 1.0
         assert torch.allclose(before[name] - parameter, torch.full_like(parameter, step))
-    with pytest.raises(ValueError, match=r"nothing\.weight: no such parameter"):
+    with pytest.raises(ValueError, match=r"nothing\.weight: the model has no such parameter"):
         build_optimizer(nn.Linear(2, 2), config(), {"nothing.weight": 0.5})
 
 
