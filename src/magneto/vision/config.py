@@ -83,7 +83,7 @@ class ImageInputConfig:
     image_size: Side | None = 224
     """Height and width of the image in pixels, a multiple of `patch_size`. Null takes the size from
     the pre-trained run or image tokenizer. Without a run or tokenizer, the size is the median of
-    the images' shorter sides, but at most 64."""
+    the images' shorter sides, at most 64, rounded to a multiple of the patch size."""
     patch_size: Side | None = 16
     """Height and width of a patch in pixels. Null takes the size from the pre-trained run or image
     tokenizer. Without a run or tokenizer, the size is the smallest patch size with at most 8
@@ -433,7 +433,7 @@ class SegmenterConfig(FineTunedImageConfig):
     image_size: Side | None = 512
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
     Null takes the size from the pre-trained run. Without a run, the size is the median of the
-    images' shorter sides, but at most 64."""
+    images' shorter sides, at most 64, rounded to a multiple of the patch size."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
     """Number of classes. Null takes the number of class names in the data. If the data have no
     class names, null takes the largest class number in the masks, plus 1. To find the number,
