@@ -19,7 +19,7 @@ from magneto.runs import load_run, run_task
 if TYPE_CHECKING:
     import numpy as np
 
-# Files of the index: vectors, and the path or text of each.
+# Files of the index: vectors, and the text of each, or the image's place in the folder.
 VECTORS, NAMES = "vectors.npy", "names.json"
 
 
@@ -94,10 +94,13 @@ def load_index(
     files = image_paths([str(among)]) if is_folder else [among]
     own = sorted(weights.rglob("*")) if weights.is_dir() else [weights]
     states = file_states([*files, *(path for path in own if path.is_file())])
-    index = cache_directory() / f"search-{fingerprint(states, overrides)}"
+    # Folders with other names for the same files share an index, which has no names of images.
+    index = cache_directory() / f"index-{fingerprint(states, overrides)}"
     if not is_cached(index, progress):
         if is_folder:
-            found = [(str(path), each) for path, each in predict_readable(files, 1, embed, [])]
+            numbers = {path: number for number, path in enumerate(files)}
+            found = [(numbers[path], each)
+                     for path, each in predict_readable(files, 1, embed, [])]  # fmt: skip
         else:
             counts = Counts()
             texts = [line.strip() for line in read_lines(among, counts) if line.strip()]
@@ -113,4 +116,5 @@ def load_index(
         with create_cached(index) as directory:
             np.save(directory / VECTORS, np.stack([vector for _, vector in found]))
             write_json(directory / NAMES, [name for name, _ in found])
-    return read_json(index / NAMES), np.load(index / VECTORS)
+    names = read_json(index / NAMES)
+    return [str(files[n]) for n in names] if is_folder else names, np.load(index / VECTORS)

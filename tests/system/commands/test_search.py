@@ -47,6 +47,9 @@ def test_the_nearest_are_found_and_the_index_is_kept(
     # Asked again, no image is read; a new one is seen.
     monkeypatch.setattr("magneto.commands.predict.decode_input", lambda path: pytest.fail("read"))
     assert search(capsys, retriever, "circles", tmp_path / "photos")[0]["searched"] == 5
+    monkeypatch.chdir(tmp_path / "photos")
+    names = {each["found"] for each in search(capsys, retriever, "circles", ".")[0]["results"]}
+    assert names == {f"{number}.png" for number in range(5)}
     monkeypatch.undo()
     write(tmp_path / "photos" / "new.png", encoded(photo(9)))
     assert search(capsys, retriever, "circles", tmp_path / "photos")[0]["searched"] == 6
