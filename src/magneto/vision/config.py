@@ -277,8 +277,8 @@ class FineTunedImageConfig(ImageEncoderConfig):
     higher layer. The paper's image classifiers use 0.65 and 0.8. 1: no layer-wise decay."""
     pretrained: Free[str | None] = None
     """Directory of an image run whose patch embedding, positions and encoder initialise the model.
-    Null trains from scratch. Magneto replaces "{placement}" in the path by the name of the norm
-    placement."""
+    `data.normalisation` must be the normalisation of the run. Null trains from scratch. Magneto
+    replaces "{placement}" in the path by the name of the norm placement."""
 
 
 @configuration

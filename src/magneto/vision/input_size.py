@@ -103,6 +103,12 @@ class ImageInputTask(Task):
         """
         return None
 
+    def pretrained_normalisation(self, run: Path) -> str:
+        """Return the normalisation of the images with which a run was trained."""
+        from magneto.runs import open_run
+
+        return open_run(run).data.normalisation
+
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the data, derive the sizes that are null, and check the model.
 
@@ -117,6 +123,10 @@ class ImageInputTask(Task):
 
             names = self.encoder_fields - open_sizes(self.model_config)
             check_same_encoder(*found, self.model_config, names)
+            given = self.data_config.normalisation
+            if (trained := self.pretrained_normalisation(found[0])) != given:
+                raise ValueError(f"{found[0]} was trained with normalisation {trained!r}, not "
+                                 f"{given!r}: give --data.normalisation {trained}")  # fmt: skip
         progress.say(f"{self.data_config.source}: {self.describe()}")
         self._derive_sizes()
         self.check()

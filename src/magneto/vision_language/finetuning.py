@@ -166,15 +166,14 @@ class FineTunedTask(ImageTextTask):
         run = pretrained_run(self.model_config)
         return run, held_config(run)
 
+    def pretrained_normalisation(self, run: Path) -> str:
+        return pretrained_inputs(self.model_config)[1]
+
     def check(self) -> None:
         super().check()
         if self.model_config.max_length is None:
             self.model_config = replace(self.model_config, max_length=self._derived_length())
-        if run := self.model_config.pretrained:
-            given, (_, held) = self.data_config.normalisation, pretrained_inputs(self.model_config)
-            if held not in ("auto", given):
-                raise ValueError(f"{run} was trained with normalisation {held!r}, not {given!r}: "
-                                 f"give --data.normalisation {held}")  # fmt: skip
+        if self.model_config.pretrained:
             self._progress.say(self._pretrained()[1])
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 

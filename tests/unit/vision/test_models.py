@@ -185,6 +185,9 @@ def test_another_encoder_is_refused_before_data_is_read(run: Path) -> None:
         config = small_config(**{name: value}, pretrained=str(run))
         with pytest.raises(ValueError, match=f"set --model.{name} {wanted}"):
             Segmentation(config, data, 1).prepare()
+    config, data = small_config(pretrained=str(run)), replace(data, normalisation="imagenet")
+    with pytest.raises(ValueError, match=r"give --data\.normalisation half"):
+        Segmentation(config, data, 1).prepare()
 
 
 def test_groups_are_beit_s() -> None:

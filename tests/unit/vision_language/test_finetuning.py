@@ -67,7 +67,7 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> No
     task.prepare()
     assert task.tokenizer.vocab_size == 270
     with pytest.raises(ValueError, match=r"give --data\.normalisation half"):
-        statement_task(tmp_path / "data", model, normalisation="imagenet").prepare()
+        statement_task(tmp_path, model, source="missing", normalisation="imagenet").prepare()
     run(task, tmp_path / "second")
     (tmp_path / "first").rename(tmp_path / "gone")
     opened = load_run(tmp_path / "second", "final", {})
