@@ -31,6 +31,10 @@ TOKENIZERS = (
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
     "sentencepiece.model",
 )  # fmt: skip
+FORMATS = (
+    "gpt2", "llama", "mistral", "bert", "bart", "marian", "vit", "beit", "kosmos_2_text_model",
+    "timm_vit", "timm_beit", "timm_eva", "beit3", "torchscale",
+)  # fmt: skip
 CONFIG_KEYS = (
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "id2label", "label2id", "problem_type",
@@ -52,10 +56,7 @@ def parser() -> Parser:
             ".bin) of timm, torchscale or the original BEiT-3")  # fmt: skip
     add("source", help=what)
     add("directory", type=Path, help="output directory, new or empty")
-    what = ("output format (default: Magneto's): gpt2, llama, mistral, bert, bart, marian, vit, "
-            "beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or "
-            "torchscale")  # fmt: skip
-    add("--to", metavar="FORMAT", help=what)
+    add("--to", choices=FORMATS, help="output format (default: Magneto's)")
     what = 'JSON file with arguments that the weights do not contain, such as {"num_heads": 12}'
     add("--config", type=Path, metavar="FILE", help=what)
     what = "for BEiT-3 with texts: the original tokenizer beit3.spm"
@@ -165,6 +166,8 @@ def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, 
         return load_weight_file(source, settings), {}
     if (source / "recipe.yaml").is_file():
         raise ConfigError([f"{source} is a run; use magneto export"])
+    if settings:
+        raise ConfigError([f"--config has no effect with {name}, which has a config.json; omit it"])
     place = source if user_path(name).exists() else name
     config = read_config(place)
     if config.model_type.startswith("magneto"):

@@ -14,8 +14,14 @@ from safetensors.torch import load_file, save_file
 transformers = pytest.importorskip("transformers")
 
 from magneto.cli import main  # noqa: E402
+from magneto.commands.convert import FORMATS  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
-from magneto.hf.conversion import save_weight_file, write_weights  # noqa: E402
+from magneto.hf.conversion import (  # noqa: E402
+    NAMES,
+    WRITTEN,
+    save_weight_file,
+    write_weights,
+)
 from magneto.hf.export import wrap  # noqa: E402
 from magneto.hf.processors import transformers_tokenizer  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
@@ -148,10 +154,13 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         ("broken.safetensors is damaged, or", tmp_path / "broken.safetensors"),
         ("unknown weights. Give weights of timm", tmp_path / "other.pt"),
         ("must be a JSON object", gpt2, "--config", tmp_path / "list.json"),
+        ("--config has no effect with", gpt2, "--config", gpt2 / "config.json"),
+        ("invalid choice: 'gpt'", "some/model", "--to", "gpt"),
         ("words is damaged: KeyError", tmp_path / "words"),
     ):
         assert words in refused(capsys, "convert", source, tmp_path / "out", *options)
         assert not (tmp_path / "out").exists()
+    assert sorted(FORMATS) == sorted({*NAMES, *WRITTEN})
     assert "exists and is not empty" in refused(capsys, "convert", gpt2, gpt2)
     # Before the run is loaded.
     assert "exists and is not empty" in refused(capsys, "export", tmp_path / "no-run", gpt2)
