@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,8 @@ from magneto.commands.shared import (
     aligned,
     answer,
     at_least_one,
+    check_effect,
+    check_folder,
     is_main_process,
     is_standard_input,
     names,
@@ -109,11 +110,10 @@ def main(words: Sequence[str]) -> int:
     special = "tasks" if args.tasks is not None else "features" if args.features else None
     run_task(args.run, overrides, f"evaluate --{special}" if special else None)
     kind = special or open_run(args.run).task
-    given = {word.partition("=")[0] for word in words}
-    for option, kinds in {"keep": () if special else (kind,), **SUPPORTED}.items():
-        if f"--{option}" in given and kind not in kinds:
-            described = f"--{special}" if special else f"{kind} runs"
-            raise ConfigError([f"--{option} has no effect with {described}; omit it"])
+    supported = {"keep": () if special else (kind,), **SUPPORTED}
+    idle = [option for option, kinds in supported.items() if kind not in kinds]
+    check_effect(words, idle, f"with --{special}" if special else f"with {kind} runs")
+    check_folder("--write", args.write)
     if special and not is_main_process():
         return 0  # rank 0 does all the work
     evaluate = {
@@ -147,7 +147,7 @@ def evaluate_metrics(
     own = reads_own_data(args, overrides)
     if args.data:
         overrides = {**other_data(args.run, args.data), **overrides}
-    speech = open_run(args.run, overrides).task == "transducer"
+    search = search_of(args) if open_run(args.run, overrides).task == "transducer" else None
     normalise, how = None, {}
     if args.normaliser:
         from magneto.speech.task import text_normaliser
@@ -157,14 +157,14 @@ def evaluate_metrics(
     for split in args.splits or [""]:
         changed = split_settings(args.run, overrides, split)
         opened: Any = load_run(args.run, args.weights, changed)
-        if speech:
-            opened.task.search = search_of(args)
+        if search:
+            opened.task.search = search
         metrics, predictions = opened.evaluate(args.limit, progress)
         if not is_main_process():
             continue
         if own:
             warn_changed_data(opened.task, args.run, progress)
-        if speech:
+        if search:
             metrics |= recognition_metrics(args, split, list(chain(*predictions)), normalise)
         if args.answers is not None:
             rows = [{"question_id": number, "answer": answer}
@@ -175,7 +175,7 @@ def evaluate_metrics(
     progress.finish()
     if not is_main_process():
         return 0
-    how |= {"search": args.search} if speech else {}
+    how |= {"search": args.search} if search else {}
     value = {"run": str(args.run), **how, **found.get("", {"splits": found})}
     lines = [*metric_lines(found), *(f"{name}: {is_}" for name, is_ in how.items())]
     return answer(args, value, lines)
@@ -258,9 +258,7 @@ def check_answers(args: argparse.Namespace) -> None:
     if path.is_dir():
         raise ConfigError([f"--answers {path} is a folder; name a file, such as "
                            f"{path / 'answers.json'}"])  # fmt: skip
-    above = next(place for place in path.resolve().parents if place.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ConfigError([f"--answers {path}: no permission to write in {above}"])
+    check_folder("--answers", path.parent)
 
 
 def reads_own_data(args: argparse.Namespace, overrides: Mapping[str, Any]) -> bool:

@@ -20,7 +20,9 @@ from magneto.commands.shared import (
     answer,
     arriving,
     at_least_one,
+    check_effect,
     check_file,
+    check_folder,
     decode_input,
     ending_of,
     is_standard_input,
@@ -34,6 +36,7 @@ from magneto.files import write_bytes
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 from magneto.runs import load_run, run_task
+from magneto.tasks import TASKS
 
 if TYPE_CHECKING:
     from magneto.data.table import Table
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 # Images (or groups of images for one statement) in a batch.
 BATCH = 32
+# Options of `generate` that have an effect only on sampling.
+SAMPLING = ("temperature", "top-k", "top-p", "seed")
 # Texts that are sorted by length together before they are batched.
 SORTED = 1024
 
@@ -76,6 +81,15 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     reads = run_task(args.run, overrides, "predict").reads
+    task = open_run(args.run).task
+    has_effect = {
+        "top": reads not in ("rows", "texts"),
+        "probabilities": reads == "texts",
+        "out": task == "segmentation" or task not in TASKS,  # a user's task may draw pictures
+    }
+    check_effect(words, [name for name, has in has_effect.items() if not has], f"with {task} runs")
+    if task == "segmentation":
+        check_folder("--out", args.out)
     if reads == "rows":
         return predict_rows(args, overrides)
     if reads == "texts":
@@ -333,6 +347,11 @@ def generate(words: Sequence[str]) -> int:
     args = generate_parser().parse(words)
     run_task(args.run, {}, "generate")
     captions = open_run(args.run).task == "image-captioning"
+    if captions:
+        check_effect(words, ("new-tokens", "count", *SAMPLING), "with image-captioning runs")
+    else:
+        check_effect(words, ["length-penalty"], "with causal-lm runs")
+        check_effect(words, SAMPLING if (args.beams or 1) > 1 else (), "with --beams above 1")
     return describe_images(args) if captions else continue_text(args)
 
 

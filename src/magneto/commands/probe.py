@@ -17,6 +17,8 @@ from magneto.commands.shared import (
     aligned,
     answer,
     at_least_one,
+    check_effect,
+    check_folder,
     duration,
     names,
     read_as,
@@ -82,6 +84,10 @@ def main(words: Sequence[str]) -> int:
         command.error("omit --trial with --depths")
     if args.coordinates and (args.depths or args.trial or args.placements):
         command.error("--coordinates excludes --depths, --trial and --placements; omit them")
+    check_effect(words, ["steps"] if args.depths else [], "with --depths")
+    check_effect(words, [] if args.depths else ["stack"], "without --depths")
+    check_effect(words, ["seeds"] if args.coordinates else [], "with --coordinates")
+    check_folder("--out", args.out)
     recipes = load_each(args.recipe, overrides, args.placements or ())
     progress, started = ProgressBars(), time.perf_counter()
     measure = measure_depths if args.depths else diagnose_each

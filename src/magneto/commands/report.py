@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from magneto.commands.shared import Parser, answer
+from magneto.commands.shared import Parser, answer, check_folder
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import DamagedError, read_object
 from magneto.progress import ProgressBars, clock
@@ -33,6 +33,7 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
+    check_folder("--out", args.out)
     progress = ProgressBars()
     recipe = resolved_recipe(args.run, overrides)
     task = recipe.build_task()

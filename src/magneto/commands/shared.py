@@ -241,6 +241,25 @@ def check_file(name: str, what: str) -> None:
         raise FileNotFoundError(f"no {what} {name}{nearest_path(path)}")
 
 
+def check_folder(option: str, folder: Path | None) -> None:
+    """Raise ConfigError if `folder` is no folder, or a folder in which nothing can be written."""
+    if folder is None:
+        return
+    above = next(place for place in (folder, *folder.resolve().parents) if place.exists())
+    if not above.is_dir():
+        raise ConfigError([f"{option}: {above} is a file; name a folder"])
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError([f"{option}: no permission to write in {above}"])
+
+
+def check_effect(words: Sequence[str], idle: Iterable[str], where: str) -> None:
+    """Raise ConfigError if one of the options `idle`, which have no effect `where`, is given."""
+    given = {word.partition("=")[0] for word in words}
+    for option in idle:
+        if f"--{option}" in given:
+            raise ConfigError([f"--{option} has no effect {where}; omit it"])
+
+
 def decode_input(path: Path) -> Any:
     from magneto.vision.decoding import EncodedPicture, PixelPicture
 

@@ -13,6 +13,7 @@ from annotated_types import Interval
 from magneto.commands.shared import (
     Parser,
     answer,
+    check_effect,
     is_standard_input,
     read_as,
     standard_input_as_file,
@@ -68,8 +69,8 @@ def main(words: Sequence[str]) -> int:
         hint = f", not {words[0]!r}{nearest(words[0], ['train'])}" if words else ""
         raise ConfigError([f"the subcommand of magneto tokenizer must be train{hint}"])
     args = parser().parse(words[1:])
-    if args.kind == "byte-bpe" and "--sample" in {word.partition("=")[0] for word in words}:
-        raise ConfigError(["--sample has no effect with --kind byte-bpe; omit it"])
+    if args.kind == "byte-bpe":
+        check_effect(words, ["sample"], "with --kind byte-bpe")
     progress = ProgressBars()
     piped = standard_input_as_file() if is_standard_input(args.data) else nullcontext(args.data)
     with piped as source:

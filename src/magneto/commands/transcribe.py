@@ -20,6 +20,7 @@ from magneto.commands.shared import (
     above_zero,
     at_least_one,
     check_file,
+    check_folder,
     is_standard_input,
     open_standard_input,
     read_as,
@@ -86,6 +87,8 @@ def search_of(args: argparse.Namespace, count: int = 1) -> Search:
     from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
     if args.search == "modified":
+        if args.symbols_per_frame != SYMBOLS_PER_FRAME:
+            raise ConfigError(["--symbols-per-frame has no effect with --search modified; omit it"])
         return ModifiedBeamSearch(width=args.beams, count=count)
     if args.beams != BEAMS:
         raise ConfigError(["--beams has no effect with --search greedy; add --search modified"])
@@ -146,8 +149,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         if here and args.kind == "txt" and beside.exists():
             made.error(f"--out would overwrite {beside}; name another folder")
     stems = [Path(name).stem for name in args.files]
-    if args.out is not None and args.out.exists() and not args.out.is_dir():
-        made.error(f"--out {args.out} is a file; name a folder")
+    check_folder("--out", args.out)
     if args.out is not None and len(set(stems)) < len(stems):
         made.error("--out needs recordings with different names before the extension")
 

@@ -52,6 +52,10 @@ MISTAKES = [
     ("probe causal-lm/tiny --depths 6", "two or more positive numbers"),
     ("probe causal-lm/tiny --trial soon", "a duration such as 60s, 5m or 2h, not 'soon'"),
     ("probe causal-lm/tiny --trial 1.5m --depths 2,4", "omit --trial with --depths"),
+    ("probe causal-lm/tiny --steps=3 --depths 2,4", "--steps has no effect with --depths"),
+    ("probe causal-lm/tiny --stack encoder", "--stack has no effect without --depths"),
+    ("probe causal-lm/tiny --seeds 2 --coordinates 8,16", "--seeds has no effect with --coord"),
+    (f"probe causal-lm/tiny --data nowhere.txt --out {__file__}", f"{__file__} is a file; name a"),
     ("probe causal-lm/tiny --data nowhere.txt", "nowhere.txt"),
     ("probe causal-lm/tiny --coordinates 64,72", "heads would be"),
     ("train image-text-retrieval/tiny --data.augmentation.repeats 2", "copies of a pair"),
@@ -178,10 +182,17 @@ def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypa
 def test_options_of_sampling_reach_the_generation(language_run: Path, capsys, monkeypatch) -> None:
     seen: list[tuple] = []
     monkeypatch.setattr("magneto.hf.generate", lambda *given: seen.append(given[2:]) or ["x"])
-    words = "--new-tokens 3 --temperature 0.5 --top-k 7 --top-p 0.9 --beams 4 --count 2 --seed 5"
-    assert answer(capsys, "generate", language_run, "a b", *words.split())["texts"] == ["x"]
-    chosen = {"new_tokens": 3, "temperature": 0.5, "top_k": 7, "top_p": 0.9, "beams": 4}
-    assert seen == [("a b", Sampling(**chosen, count=2, seed=5))]
+    words = "--new-tokens 3 --temperature 0.5 --top-k 7 --top-p 0.9 --count 2 --seed 5"
+    given = ["generate", language_run, "a b"]
+    assert answer(capsys, *given, *words.split())["texts"] == ["x"]
+    assert answer(capsys, *given, "--beams", "4")["texts"] == ["x"]
+    chosen = {"new_tokens": 3, "temperature": 0.5, "top_k": 7, "top_p": 0.9}
+    assert seen == [("a b", Sampling(**chosen, count=2, seed=5)), ("a b", Sampling(beams=4))]
+    for words, message in (
+        ("--beams 4 --top-p 0.9", "--top-p has no effect with --beams above 1"),
+        ("--length-penalty=1", "--length-penalty has no effect with causal-lm runs"),
+    ):
+        assert message in refused(capsys, *given, *words.split())
 
 
 def test_control_c_ends_any_command(monkeypatch, capsys) -> None:

@@ -30,7 +30,8 @@ SHORT = {"image-captioning": {"model.max_length": 24}, "translation": {"training
 MORE = {
     "evaluate": ["--limit", "1"],
     "evaluate translation": ["--limit", "1", "--longest", "4", "--beams", "1"],
-    "generate": ["--new-tokens", "3", "--beams", "1"],
+    "generate": ["--new-tokens", "3"],
+    "generate image-captioning": ["--beams", "1"],
     "translate": ["--longest", "4", "--beams", "1"],
     "train": """--training.steps 1 --training.warmup_steps 0 --training.batch_size 4
     --training.evaluate_limit 1 --model.width 16 --model.layers 1 --model.codes 8

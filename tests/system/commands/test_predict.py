@@ -65,6 +65,8 @@ def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> 
         ([tmp_path / "notes.txt"], "none of 1 files could be read as an image"),
         ([images / "aa.png"], "did you mean"),
         (["-", "-"], "standard input (-) can be given only once"),
+        ([images, "--probabilities"], "--probabilities has no effect with image-classification"),
+        ([images, "--out", tmp_path], "--out has no effect with image-classification runs"),
     ):
         assert message in refused(capsys, "predict", run, *words)
 
@@ -72,7 +74,9 @@ def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> 
 def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:
     run, out, inside = tmp_path / "run", tmp_path / "out", tmp_path / "pairs" / "images"
     train_small("segmentation", run, **striped("segmentation", inside.parent), training__steps=1)
-    found = answer(capsys, "predict", run, inside, inside / "0.png", "--out", out)["images"]
+    file = inside / "0.png"
+    assert f"--out: {file} is a file" in refused(capsys, "predict", run, inside, "--out", file)
+    found = answer(capsys, "predict", run, inside, file, "--out", out)["images"]
     names = [Path(file).name for each in found for file in each["pictures"]]
     assert names == [f"{stem}-segmentation.png" for stem in (*"012345", "0-2")]
     assert sum(label["share"] for label in found[0]["labels"]) == pytest.approx(1)

@@ -95,5 +95,6 @@ def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeyp
         ([tmp_path], "is a folder"),
         ([tmp_path / "empty.txt"], "no text in"),
         ([], "standard input is closed"),
+        (["aaa 1", "--top=3"], "--top has no effect with text-classification runs; omit it"),
     ):
         assert message in refused(capsys, "predict", run, *words)

@@ -8,7 +8,7 @@ import pytest
 
 from magneto.cli import main
 from magneto.vision.classification import ImageClassification
-from tests.commands import answer
+from tests.commands import answer, refused
 
 pytestmark = pytest.mark.usefixtures("without_rendering")
 
@@ -30,6 +30,8 @@ def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.Mon
     assert "Status: finished at step 6" in text
     assert str(tmp_path) not in text and "Data problems" not in text
     assert len(read) == 1
+    line = refused(capsys, "report", digits_run, "--out", output["page"])
+    assert "is a file; name a folder" in line and len(read) == 1
 
 
 def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(

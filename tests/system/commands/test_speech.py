@@ -101,14 +101,14 @@ def test_a_recording_that_is_piped_in_is_decoded(
     """It has two channels, another sample rate, and floating-point samples if the format allows."""
     samples, _ = soundfile.read(run.parent / "a.wav")
     for ending, name, words in (
-        ("mp3", "-", []), ("ogg", "/dev/stdin", []), ("wav", "-", [*BEAM, "--window", "6"]),
+        ("mp3", "-", QUICK), ("ogg", "/dev/stdin", QUICK), ("wav", "-", [*BEAM, "--window", "6"]),
     ):  # fmt: skip
         path = tmp_path / f"a.{ending}"
         subtype = "FLOAT" if ending == "wav" else None
         soundfile.write(path, np.stack([samples, samples], 1), 16000, subtype=subtype)
         stream = io.TextIOWrapper(io.BytesIO(path.read_bytes()))
         monkeypatch.setattr("sys.stdin", stream)
-        found = [printed(capsys, "transcribe", run, x, *QUICK, *words) for x in (name, path)]
+        found = [printed(capsys, "transcribe", run, x, *words) for x in (name, path)]
         assert found[0] == found[1] and found[0].strip(), ending
 
 
@@ -131,7 +131,8 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
         ([file, *BEAM, "--search", "greedy"], "needs --search modified"),
         ([file, *BEAM, "--srt"], "omit --raw and --srt"),
         ([file, "--beams", "9"], "--beams has no effect with --search greedy"),
-        ([file, "--out", file], f"--out {file} is a file; name a folder"),
+        ([file, *BEAM, "--symbols-per-frame", "2"], "has no effect with --search modified"),
+        ([file, "--out", file], f"--out: {file} is a file; name a folder"),
         ([file, "--window", "1e-5"], "the window (1e-05 s) must be at least a feature frame"),
         ([other, file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
         ([file, *BEAM, "--data.max_duration", "2"], "is longer than a window of 2 s"),

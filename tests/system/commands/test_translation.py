@@ -140,6 +140,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),
         (f"{evaluate} --data test --directions en-it", "no test text for en-it. Language pairs"),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
+        (f"{evaluate} --data nothing --write test.en", "test.en is a file; name a folder"),
     ):
         assert message in refused(capsys, *words.split()), words
     for name in ("stdin", "stdout"):
