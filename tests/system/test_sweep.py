@@ -30,7 +30,7 @@ from magneto.lab.sweep import (
     work,
 )
 from magneto.training.logging import read_rows
-from tests.commands import answer, printed, spelt, started, wait_until, written_at
+from tests.commands import answer, printed, refused, spelt, started, wait_until, written_at
 
 pytest.importorskip("sklearn")
 
@@ -276,6 +276,21 @@ def test_a_cluster_gets_the_jobs_and_options(tmp_path: Path, monkeypatch) -> Non
     executor = submitit.AutoExecutor.return_value
     executor.update_parameters.assert_called_once_with(name="magneto-compare", mem_gb=8)
     assert executor.submit.call_args_list == [call(work, tmp_path)] * 3
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("local --cluster-option nonsense=8", "Parameter 'nonsense' need to be prefixed"),
+    ("local --cluster-option mem_gb=much", 'Parameter "mem_gb" expected type'),
+    ("slurm --cluster-option mem_gb=8", 'Could not detect "srun"'),
+])  # fmt: skip
+def test_a_cluster_is_refused_before_data_is_read(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    given = ["compare", "causal-lm/tiny", "--data", "nowhere", "--out", tmp_path / "out"]
+    assert message in refused(capsys, *given, "--cluster", *words.split())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from magneto.commands.shared import (
@@ -14,6 +15,7 @@ from magneto.commands.shared import (
     aligned,
     answer,
     at_least_one,
+    check_effect,
     names,
     rates,
     whole_numbers,
@@ -56,7 +58,8 @@ def parser() -> Parser:
     what = "submit the runs as jobs, to SLURM or to this machine (needs submitit)"
     add("--cluster", choices=("slurm", "local"), help=what)
     what = "option of submitit; may be repeated"
-    add("--cluster-option", type=pair, action="append", default=[], metavar="KEY=VALUE", help=what)
+    add("--cluster-option", type=cluster_option, action="append", default=[],
+        metavar="KEY=VALUE", help=what)  # fmt: skip
     add("--no-measurements", action="store_true", help="do not measure updates and activations")
     what = "keep the weights of all runs (default: the best run only)"
     add("--keep-weights", action="store_true", help=what)
@@ -66,6 +69,7 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
+    check_effect(words, [] if args.cluster else ["cluster-option"], "without --cluster")
     grid: dict[str, list[Any]] = {RATE: sorted(args.lrs), SEED: list(args.seeds)}
     others = other_fields(args.grid, overrides)
     first = {name: values[0] for name, values in others.items()}
@@ -74,8 +78,11 @@ def main(words: Sequence[str]) -> int:
     folder = args.out or Path("runs") / f"compare-{Path(args.recipe).stem}"
     from magneto.lab.comparison import collect, with_more_seeds
     from magneto.lab.grid import check_sweep, is_done, open_sweep
-    from magneto.lab.sweep import prepare_data
+    from magneto.lab.sweep import cluster_executor, prepare_data
 
+    if args.cluster:
+        with TemporaryDirectory() as nowhere:  # an executor may create its folder
+            cluster_executor(Path(nowhere), args.cluster, dict(args.cluster_option))
     checked = check_sweep(folder, sweep)
     progress, measured = ProgressBars(), not args.no_measurements and PLACEMENT in grid
     if args.more_seeds or not all(is_done(folder, cell) for cell in checked.cells()):
@@ -184,6 +191,11 @@ def other_fields(
 def field_values(word: str) -> tuple[str, list[str]]:
     name, values = pair(word)
     return name, list(names(values))
+
+
+def cluster_option(word: str) -> tuple[str, str | int]:
+    name, value = pair(word)
+    return name, int(value) if value.isdecimal() else value
 
 
 def pair(word: str) -> tuple[str, str]:

@@ -339,14 +339,28 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) -> list[Any]:
     """Start `jobs` workers through submitit, and return the jobs. `result()` waits for a job.
 
-    All machines of the cluster must share the folder. `cluster` is "slurm", or "local" for
-    processes on this machine. `options` are parameters of submitit's executor, such as
-    slurm_partition.
+    All machines of the cluster must share the folder.
+    """
+    executor = cluster_executor(folder, cluster, options)
+    return [executor.submit(work, folder.resolve()) for _ in range(jobs)]
+
+
+def cluster_executor(folder: Path, cluster: str, options: dict[str, Any]) -> Any:
+    """Return submitit's executor, whose jobs write into `folder`.
+
+    `cluster` is "slurm", or "local" for processes on this machine. `options` are parameters of the
+    executor, such as slurm_partition.
+
+    Raises:
+        ValueError: If there is no such cluster, or if an option is unknown or has a wrong type.
     """
     submitit = import_extra("submitit", "cluster", "a cluster needs submitit")
-    executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)
-    executor.update_parameters(name="magneto-compare", **options)
-    return [executor.submit(work, folder.resolve()) for _ in range(jobs)]
+    try:
+        executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)
+        executor.update_parameters(name="magneto-compare", **options)
+    except (AssertionError, NameError, RuntimeError, TypeError) as error:
+        raise ValueError(f"--cluster {cluster}: {'; '.join(str(error).splitlines())}") from error
+    return executor
 
 
 def main(words: list[str]) -> None:
