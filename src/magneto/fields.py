@@ -298,14 +298,14 @@ class Annotation:
             part = Annotation.of(part_of(self.kind))
             if get_origin(part.kind) is Literal:
                 return "some of"
-            noun = f"{part.noun}s"
+            noun = f"{part.noun}s" + " or nulls" * part.optional
             if origin in (dict, Mapping):
                 noun = f"{noun} by name"
             elif origin is list or Ellipsis in parts:
                 noun = f"list of {noun}"
             else:
                 noun = f"{len(parts)} {noun}"
-            return _joined(noun, part.bounds)
+            return f"{noun}, each {part.bounds}" if part.bounds else noun
         return _joined(self.noun, self.bounds)
 
     @property

@@ -151,7 +151,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
     stems = [Path(name).stem for name in args.files]
     check_folder("--out", args.out)
     if args.out is not None and len(set(stems)) < len(stems):
-        made.error("--out needs recordings with different names before the extension")
+        made.error("--out needs recordings whose names differ in more than the extension")
 
 
 @contextmanager

@@ -230,7 +230,9 @@ class HubMedia(MediaColumn):
         return f"{self.where}, row {number}"
 
     def sizes(self) -> np.ndarray:
-        compute: Any = import_extra("pyarrow.compute", "hf", "hf: sources need pyarrow")
+        compute: Any = import_extra(
+            "pyarrow.compute", "hf", "sources that begin with hf: need the package pyarrow"
+        )
         lengths = [compute.binary_length(chunk).to_pylist() for chunk in self._field("bytes")]
         return np.array([-1 if n is None else n for part in lengths for n in part], np.int64)
 

@@ -228,7 +228,9 @@ class HubDataset:
         if not os.path.exists(source.name) and not hub_is_reachable():
             # Otherwise the library retries five times, for half a minute, before its local cache.
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        self.library = import_extra("datasets", "hf", "hf: sources need datasets")
+        self.library = import_extra(
+            "datasets", "hf", "sources that begin with hf: need the package datasets"
+        )
 
     def configs(self) -> list[str]:
         if self.source.config or self.source.name.endswith(".parquet"):

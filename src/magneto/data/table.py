@@ -111,7 +111,8 @@ class Table:
         where: Name of the source for messages.
         root: Folder to which relative paths in the columns refer.
         separator: Character between the cells of a .csv or .tsv file, or "" for any other source.
-        numbers: Number of each row of the source in its file; empty if the rows count from 1.
+        numbers: For each row of the source, its number in the file; empty if rows are numbered
+            1, 2, 3, ...
         unit: What `numbers` counts, such as "line".
     """
 

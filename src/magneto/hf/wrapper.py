@@ -361,8 +361,8 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     Attributes:
         core_class: Class of the Magneto model.
-        head_name: Name of the head's module, or "". Weights of the head that a directory lacks are
-            initialised.
+        head_name: Name of the head's module, or "". If the loaded directory lacks weights of the
+            head, they are initialised.
         hidden_states_advice: Advice in the error message if the model returns no hidden states, or
             "".
     """

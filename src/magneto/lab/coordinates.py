@@ -48,7 +48,7 @@ class Coordinate:
 
     @property
     def exponent(self) -> float:
-        """Exponent k of the fit change ~ width ** k; nan if a change is 0 or not finite."""
+        """Exponent k of the fit `change ~ width ** k`; nan if a change is 0 or not finite."""
         sizes = np.array(list(self.change.values()), dtype=float)
         if not (np.isfinite(sizes).all() and (sizes > 0).all()):
             return math.nan

@@ -182,7 +182,7 @@ class SpeechRecognition(Task):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the loss, the word and character error rates, and the word errors by kind.
 
-        `empty` is the share of empty transcripts. `non_finite` and `unreadable` are numbers of
+        `empty` is the share of empty decoded texts. `non_finite` and `unreadable` are numbers of
         utterances.
         """
         self._note_not_finite()

@@ -100,8 +100,8 @@ class BlockMasking:
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
     """For each row, return the index of the vector with the largest cosine similarity.
 
-    `rows` has the shape (rows, width), and `vectors` has the shape (count, width). Each of the
-    `vectors` has length 1.
+    `rows` has the shape (rows, width). `vectors` has the shape (count, width), and its rows are
+    unit vectors.
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
@@ -111,8 +111,9 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Cluster rows by k-means with cosine similarity, and return the centres.
 
     The first centres are random rows. If there are fewer rows than centres, the missing
-    centres are random directions. A cluster without rows keeps its centre. Each row and each
-    centre is a vector of length 1. The shape of the result is (count, width).
+    centres are random directions. A cluster without rows keeps its centre. The rows
+    must be unit vectors, and the centres are unit vectors. The shape of the result is
+    (count, width).
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -249,9 +250,9 @@ class ImageTokenizer(ImageEncoder):
 def patch_pixels(images: Tensor, size: int) -> Tensor:
     """Return each patch's pixels followed by a constant, (batch, patches, channels * size² + 1).
 
-    A patch's code depends only on the direction of the patch's vector. The constant gives a bright
-    and a dark patch of one colour different directions. Images are (batch, channels, height, width)
-    in [-1, 1].
+    A patch's code depends only on the direction of the patch's vector. Because of the
+    constant, a bright and a dark patch of the same hue have different directions. Images are
+    (batch, channels, height, width) in [-1, 1].
     """
     patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)

@@ -60,8 +60,8 @@ def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float
     """Find the source pixels from which a part of a resized image is computed.
 
     A side is resized from `old` to `new` pixels. Only the `size` pixels from `start` on are needed.
-    Return a slice of source pixels, and the positions in the slice at which the needed part
-    begins and ends.
+    Return the slice of source pixels that covers them, and the (fractional) positions in the slice
+    at which they begin and end.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)

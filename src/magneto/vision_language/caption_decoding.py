@@ -46,7 +46,9 @@ class CaptionSearch:
 
 @dataclass(frozen=True)
 class CaptionWriter:
-    """Writes captions with an `ImageCaptioner` in evaluation mode, which DDP or FSDP may wrap.
+    """Writes captions with an `ImageCaptioner`, which may be wrapped in DDP or FSDP.
+
+    The model must be in evaluation mode.
 
     There is no cache: every step encodes the image and all words again.
     """

@@ -118,7 +118,10 @@ def test_widths_and_depths_are_in_their_columns() -> None:
         and "fastest in top, as width^1.00." in lines[1]
     )
     assert len(lines) == 2 and "suits width 16 is too large at width 64" in lines[1]
-    assert "grows faster than width^0.2." in [*probe.coordinate_lines(found[:1], [16, 64], 3)][-1]
+    assert (
+        "at most in proportion to width^0.2."
+        in [*probe.coordinate_lines(found[:1], [16, 64], 3)][-1]
+    )
     grown = [
         Growth("sub", "label", "sgd", 1.5, 0.25, 8.0, (2.0, 32.0), (2, 8)),
         Growth("sub", "label", "adam", 0.5, math.nan, 2.0, (math.nan, math.nan), (2, 8)),

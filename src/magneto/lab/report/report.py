@@ -183,7 +183,8 @@ def counted(values: Sized, name: str) -> str:
 def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds as text.
 
-    If more seeds ran near each row's best rate, the number of these seeds follows in brackets.
+    If rates near the best rate of each row have additional seeds, their total number of seeds
+    follows in brackets.
     """
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
@@ -200,7 +201,7 @@ def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
     rate = rate_text(min(map(float, comparison["learning_rates"])))
     sentences = []
     for row, found in reasons.items():
-        findings = found or ["no measurement of the first steps predicts failure"]
+        findings = found or ["none of its measurements predicts failure"]
         text = " ".join(f"{each[0].upper()}{each[1:]}." for each in findings)
         sentences.append(f"Probe of {title_of(row)} at learning rate {rate}. {text}")
     return sentences

@@ -170,7 +170,7 @@ def test_sentences_about_rows_and_seeds() -> None:
     reasons = {"measured": {"reasons": {"post": ["one", "two"], "keel": []}}}
     assert reason_sentences(known | reasons) == [
         "Probe of Post-LN at learning rate 0.001. One. Two.",
-        "Probe of Keel at learning rate 0.001. No measurement of the first steps predicts failure.",
+        "Probe of Keel at learning rate 0.001. None of its measurements predicts failure.",
     ]
     seeds = seeds_text({"seeds": [1], "seeds_near_best": [2, 3]})
     assert seeds == "1 seed (3 near the best rate of each row)"
