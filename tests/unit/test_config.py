@@ -90,7 +90,7 @@ def test_all_errors_at_once_each_with_its_key() -> None:
         "inner.flag must be true or false, not 3",
         "inner.kind must be one of one, two, not 'twoo'; did you mean two?",
         "inner.maybe must be in [0, 1) (or null), not 1",
-        "inner.pair must be 2 numbers in [0, 1), not 1",
+        "inner.pair must be 2 numbers, each in [0, 1), not 1",
         "inner.rate must be a number, not 'fast'",
         "inner.width must be a whole number, 1 or more, not 1.5",
         "unknown key inner.widht; did you mean inner.width?",

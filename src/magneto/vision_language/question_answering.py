@@ -220,8 +220,8 @@ class QuestionAnswering(PairTask):
         """Return the metrics of a question-only baseline.
 
         The result is {} if the validation answers are not public. For each question, the
-        baseline chooses the most frequent answer to the training questions with the same words. The baseline's loss is the loss
-        of a constant prediction, the mean of the training targets.
+        baseline chooses the most frequent answer to the training questions with the same words. The
+        baseline's loss is the loss of a constant prediction, the mean of the training targets.
         """
         found = self.splits
         if not found.answered:
