@@ -90,6 +90,20 @@ def test_what_can_not_be_measured_hides_no_table(
     assert "accuracy" in output.out and "measured" not in read_object(out / "comparison.json")
 
 
+def test_only_rows_whose_runs_all_failed_are_probed_for_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row with a missing run may still learn."""
+    rows = {"pre": (0, 0), "post": (0, 1), "sub": (1, 0)}
+    summary = [{"placement": name, "finished": finished, "missing": missing}
+               for name, (finished, missing) in rows.items()]  # fmt: skip
+    monkeypatch.setattr(comparison, "measure", lambda folder, sweep, failed, report: failed)
+    compared: dict[str, Any] = {"summary": summary}
+    asked: Any = "no sweep is read"
+    compare.add_measurements(tmp_path, asked, compared, ProgressBars(quiet=True))
+    assert compared["measured"] == ["pre"]
+
+
 # Of each command: more options, its file, and options with which it would begin other runs.
 CHANGED = {
     "compare": ("--no-measurements", "sweep.json", ("--more-seeds 2", "--seeds 1,2")),

@@ -271,7 +271,7 @@ def test_the_first_update_of_one_layer_is_near_the_bound() -> None:
     )
 
 
-def scored(table: dict[tuple[float, int], float | None]) -> list[Scored]:
+def scored(table: dict[tuple[float, int], float | str | None]) -> list[Scored]:
     return [cell("pre", *key, loss, FIRST, BASELINE) for key, loss in table.items()]
 
 
@@ -290,6 +290,8 @@ def scored(table: dict[tuple[float, int], float | None]) -> list[Scored]:
         # A gap below the first rate that fails is closed.
         ({(3e-3, 1): 2.6, (3e-3, 2): 2.6, (1e-2, 1): 2.5, (1e-2, 2): 2.5, (3e-2, 1): 2.7,
           (3e-2, 2): 2.7, (3e-1, 1): None, (1e-3, 1): 2.9}, {(1e-1, 1)}),
+        # A run without a result is run again.
+        ({(1e-3, 1): "missing", (1e-2, 1): 2.5}, {(1e-3, 1)}),
         # A neighbour that diverged gets no further seed; one that did not learn has a loss.
         ({(3e-3, 1): 3.3, (1e-2, 1): 2.5, (3e-2, 1): None, (1e-3, 1): 3.3},
          {(3e-3, 2), (1e-2, 2)}),

@@ -116,6 +116,13 @@ def test_it_stops_when_the_time_is_over_and_says_what_is_missing(small: Small) -
     assert found.status == "has not learned yet" and found.steps < 10, "too few to diverge"
 
 
+def test_a_recipe_that_ends_in_time_is_evaluated_once(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "run_evaluation", lambda state: pytest.fail("evaluated twice"))
+    assert run_trial(small(training__steps=1), 0).steps == 1
+
+
 def test_a_recipe_that_ends_before_is_judged_at_its_end(small: Small) -> None:
     made = small(
         training__steps=40, training__learning_rate=1e-2, training__batch_size=16, model__width=32

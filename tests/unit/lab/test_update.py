@@ -22,7 +22,7 @@ from magneto.lab.update import (
 from magneto.language.config import LanguageModelConfig
 from magneto.nn.config import TransformerConfig
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
-from magneto.theory.bounds import derived_scales, encoder_decoder_bound
+from magneto.theory.bounds import bound, derived_scales, encoder_decoder_bound
 from magneto.theory.placement import PLACEMENTS, Depth
 
 SHAPE = TransformerConfig(width=16, layers=2, heads=2, ffn_width=32)
@@ -174,4 +174,8 @@ def test_a_weighted_skip_connection_has_no_bound_of_pre_ln() -> None:
     """The layout alone does not tell: the derivation has no weight on the skip connection."""
     pre = PLACEMENTS["pre"]
     assert bounds_over(replace(pre, name="heavy", alpha=lambda depth: 2.0), [2, 4], "decoder") == {}
-    assert len(bounds_over(pre, [2, 4], "decoder")["paper"]) == 2
+    scales = [derived_scales(pre, Depth("decoder", layers)) for layers in (2, 4)]
+    found = bounds_over(pre, [2, 4], "decoder")
+    assert len(found) > 1 and found == {
+        form: [bound(pre, part, form=form) for part in scales] for form in found
+    }

@@ -90,8 +90,8 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
     best = words.index("Sub-LN has the best score so far: loss 5.02 ± 0.13 at learning rate 0.01.")
     assert best < words.index("Score against learning rate")
     assert words.count("2 of 24 runs have no result yet") == 1
-    for part in ("5.020 ± 0.127", "6.420 (1 of 2 diverged)", "3 of 6 diverged",
-                 "at step 67: the loss is nan",
+    for part in ("The grid is incomplete.", "5.020 ± 0.127", "6.420 (1 of 2 diverged)",
+                 "3 of 6 diverged", "at step 67: the loss is nan",
                  "× 4.00 (3.50 to 4.50)", "2.13.0, 2.14.0", "abc123", "--model.layers 24",
                  "22 of 24; 3.7 minutes", "<mine> & odd", "width 48",
                  "decoder.layers.23", "24 layers, width 48, 200 steps, 4 placements × 3",
