@@ -29,6 +29,11 @@ def test_sizes_are_those_of_the_core() -> None:
     hf.register()
     assert made.for_model("magneto", **STACK).core == hf.MagnetoConfig(**STACK).core
     assert hf.MagnetoSeq2SeqConfig(encoder_layers=1, decoder_layers=2).num_hidden_layers == 2
+    shared = hf.MagnetoConfig(**{**STACK, "key_value_heads": 1})
+    assert [each.num_key_value_heads for each in (config, shared)] == [
+        config.num_attention_heads,
+        1,
+    ]
 
 
 def test_unknown_sizes_are_refused() -> None:

@@ -338,3 +338,7 @@ def test_what_is_looked_at_of_a_batch() -> None:
     assert means.flatten().tolist() == [1, 1, 1, 3.5, 3.5, 5.5, 5.5]
     means = packing.means(language, packing.language_place)
     assert means.flatten().tolist() == [1, 1, 1, 3, 5.5, 5.5, 5.5, 5.5]
+    found = multiway().position_means(
+        torch.cat((vision, language)), ((vision, language), packing, None)
+    )
+    assert found.flatten().tolist() == [1, 1, 1, 3.5, 3.5, 5.5, 5.5, *means.flatten().tolist()]
