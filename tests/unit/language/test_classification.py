@@ -101,6 +101,14 @@ def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
     assert [each.truncated for each in found] == [False, True, False] and not found[0].label
 
 
+def test_a_tokenizer_is_trained_on_training_texts_alone(tmp_path: Path) -> None:
+    for name, letter in (("train", "a"), ("dev", "z")):
+        rows = [f"{letter * 4}\t{letter * 4}\t{label}" for label in ("x", "y") * 9]
+        (tmp_path / f"{name}.tsv").write_text("one\ttwo\tanswer\n" + "\n".join(rows) + "\n")
+    pieces = pairs(tmp_path, tokenizer="bpe", vocab_size=262).tokenizer.pieces()
+    assert "aa" in pieces and "zz" not in pieces
+
+
 def test_numbers_are_learnt(tmp_path: Path) -> None:
     write_pairs(tmp_path / "train.tsv")
     write_pairs(tmp_path / "dev.tsv", 100, seed=1)

@@ -152,6 +152,7 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
         ("winogrande", GRANDE, GRANDE | {"sentence": "Not one."}, "record 2: .* has no blank"),
         ("winograd", HUB, HUB | {"pronoun_loc": 3}, "record 2: .* no 'it' at pronoun_loc 3"),
         ("hellaswag", ASKED, ASKED | {"label": -1}, "record 2: .* not one of the 2"),
+        ("hellaswag", ASKED, ASKED | {"label": 2}, "record 2: .* not one of the 2"),
         ("hellaswag", ASKED, ASKED | {"choices": ["b", " "]}, "record 2: .*no text to score"),
         ("winogrande", GRANDE, {"sentence": "a _ b"}, "record 2: no field 'option1'.*option2"),
         ("winogrande", GRANDE, "{", "line 2: not JSON"),
