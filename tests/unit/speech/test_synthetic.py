@@ -93,6 +93,8 @@ def test_a_voice_has_its_pitch_its_tract_and_its_rate() -> None:
     second = PHONES["EH"].formants[1]
     assert band(spoken("EH EH EH", tract=1.3), 1.15 * second, 1.45 * second) > 0.05
     assert band(spoken("EH EH EH"), 1.15 * second, 1.45 * second) < 0.03
+    for phones in ("AA", "K", "P"):  # the largest sample of stops is below 0
+        assert np.abs(spoken(phones)).max() == pytest.approx(0.5)
     lengths = [len(spoken("AA AA AA", rate=rate)) / 16000 for rate in (0.5, 2.0)]
     # Three phones of 0.17 s at the average rate, and pauses of 0.05 to 0.25 s.
     assert 3 * 0.17 * 2 * 0.8 < lengths[0] < 3 * 0.17 * 2 * 1.25 + 0.9

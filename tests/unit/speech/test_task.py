@@ -55,6 +55,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (SpeechDataConfig, {"features": {"high_frequency": 9000}}, "at most half the sample rate"),
     (SpeechDataConfig, {"features": {"frame_shift": 30}}, "frame_shift must be 1 or more and at"),
     (SpeechDataConfig, {"cached": True, "augmentation": {"gain": 3}}, "cached does not work"),
+    (SpeechDataConfig, {"cached": True, "augmentation": {"speeds": [1, 1.1]}}, "cached does not"),
     (SpeechDataConfig, {"source": "builtin:digits"}, "unknown built-in speech 'builtin:digits'."),
     (SpeechDataConfig, {"augmentation": {"noise_snr": [3, 2]}}, "noise_snr must be a minimum and"),
     (TransducerConfig, {"intermediate_layers": [11]}, "below the last layer (11)"),
