@@ -95,6 +95,8 @@ def test_pixels_are_learned_from_training_alone(tmp_path: Path) -> None:
                 path = tmp_path / split / name / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.new("L", (8, 8), shade).save(path)
+        for name in "ab":  # left out: a blank image would look like one of them
+            (tmp_path / split / name / "3.png").write_bytes(b"no image")
     task = load_recipe("image-classification/start", {"data.source": str(tmp_path)}).build_task()
     task.prepare(SILENT)
     assert pixel_regression(task) == [("logistic regression on pixels", {"accuracy": 0.0})]
@@ -173,6 +175,18 @@ def test_texts_and_recordings_are_counted() -> None:
         assert found.remarks[0] == advice.FEW_PAIRS and remark in found.remarks[1]
     classes = advice.class_counts("aaabbcdefggh")
     assert classes == ("classes", "8: a 3, b 2, g 2, c 1, d 1, e 1, ... h 1")
+
+
+def test_the_vocabulary_of_captions_grows_with_their_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = advice.DataSummary([])
+    monkeypatch.setattr(advice, "image_input", lambda train, given: seen)
+    train = Part(captions=[["ab" * 50, "c" * 100]] * 1024)
+    splits = SimpleNamespace(train=train, validation=[1], counts=Counts())
+    task = SimpleNamespace(splits=splits, model_config=SimpleNamespace(longest_text=64))
+    found = advice.images_with_words("captions", "captions")(task, {})
+    assert found.options["data.vocab_size"] == 1024, "a token for 200 characters"
 
 
 def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:
