@@ -356,7 +356,7 @@ def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
-    """Return a file's tensors and its fairseq arguments, or {} if it has none.
+    """Return a file's tensors, and its fairseq arguments ({} if it has none).
 
     Code in the file is not executed.
     """

@@ -247,11 +247,12 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
     the model.
 
     Returns:
-        Name of the Auto class that loads the export. For a custom task, the function `export`
-        returns the name of the Auto class.
+        Name of the Auto class that loads the export. For a custom task: the result of the function
+        `export`, or the name of the model's class if `save_custom` exports the model.
 
     Raises:
-        ConfigError: If the task has no export, or if the run leaves out images or texts.
+        ConfigError: If the task has no export, or if the run's model reads only images or only
+            texts.
         FileExistsError: If the directory is not empty.
     """
     module, _, custom = task.partition(":")
@@ -261,8 +262,8 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
         raise ConfigError([f"magneto export: task {task} has no export to transformers. Open the "
                            "run with magneto.runs.load_run."])  # fmt: skip
     if (read := getattr(data, "input", "both")) != "both":
-        raise ConfigError([f"magneto export: the run reads only one input (data.input {read!r}). "
-                           "transformers would give the model images and texts. Use magneto "
+        raise ConfigError([f"magneto export: the run reads only one input (data.input {read!r}), "
+                           "but an exported model would read images and texts. Use magneto "
                            "predict."])  # fmt: skip
     return save_export(model, directory, ASSETS[task](model.config, data))
 

@@ -219,8 +219,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
                 return same_document(begins) & mask[:, None], position_ids
         if relative:
             kind = self.core.config.positions
-            raise ValueError("position_ids is not supported together with attention_mask or "
-                             f"a cache for {kind} positions: omit position_ids")  # fmt: skip
+            raise ValueError(f"with {kind} positions, position_ids cannot be combined with "
+                             "attention_mask or a cache: omit position_ids")  # fmt: skip
         return mask, position_ids
 
 
@@ -329,8 +329,8 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
 class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
     """`TextClassifier` for transformers.
 
-    From the directory of a masked language model, this class loads the encoder and makes a new
-    head.
+    Loaded from the directory of a masked language model, the classifier has the encoder's weights
+    and a new head.
     """
 
     core_class = TextClassifier

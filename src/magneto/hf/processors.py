@@ -1,8 +1,8 @@
 """Tokenizers, image processor and speech feature extractor for transformers.
 
 Inputs are prepared as in training. SentencePiece models are not converted to a tokenizer.json,
-because a tokenizer.json would segment some texts differently. Two segmentations can have equal
-scores, so rounding can change the choice.
+because a tokenizer.json would segment some texts differently. If two segmentations have
+equal scores, rounding decides which segmentation is chosen.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Formats of torchscale's models and of BEiT-3's weights (arXiv 2208.10442).
 
-Supported placements of torchscale are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads,
-DeepNorm and the scale of embeddings come from torchscale's arguments, because the weights do not
-determine these values.
+Supported placements of torchscale are Sub-LN, DeepNorm, Pre-LN and Post-LN. The weights do not
+determine the number of heads, the use of DeepNorm, or the scale of embeddings. These three values
+come from torchscale's arguments.
 
-BEiT-3's tensors have the names in unilm's beit3/modeling_finetune.py. `mlm_head` and `mim_head` are
-names in the pre-trained weights. In tensor names, "A" means vision and "B" means language. The
-first two rows of position tables are unused. An image classifier's language tensors are ignored.
-For BEiT-3 in timm, see the module `timm`.
+BEiT-3's tensors have the names in unilm's beit3/modeling_finetune.py. The pre-trained weights
+name their heads `mlm_head` and `mim_head`. In tensor names, "A" means vision and "B" means
+language. The first two rows of position tables are unused. An image classifier's language tensors
+are ignored. For BEiT-3 in timm, see the module `timm`.
 """
 
 from __future__ import annotations

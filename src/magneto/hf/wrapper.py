@@ -1,4 +1,4 @@
-"""Configurations and base class of models in the interface of Hugging Face's transformers.
+"""Configurations and base class of Magneto's models for Hugging Face's transformers.
 
 An exported directory can also be loaded without `register()`, by `from_pretrained(DIR,
 trust_remote_code=True)`. With `trust_remote_code=True`, transformers runs a short module in the
@@ -128,7 +128,7 @@ def placement_name(config: TransformerConfig) -> str:
 
 
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
-    """Configuration of language models for transformers, and base class of the others.
+    """Configuration of language models for transformers; base class of other configurations.
 
     `core` contains the fields of Magneto's configuration. These fields are separate because some
     names, such as `max_length`, have another meaning in transformers. Sizes are also available
@@ -363,8 +363,8 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         core_class: Class of the Magneto model.
         head_name: Name of the head's module, or "". If the loaded directory lacks weights of the
             head, they are initialised.
-        hidden_states_advice: Advice in the error message if the model returns no hidden states, or
-            "".
+        hidden_states_advice: Advice in the error message if hidden states are requested but not
+            supported. "" if they are supported.
     """
 
     core_class: ClassVar[Any] = None

@@ -152,8 +152,9 @@ def shared_seeds(
     """Return the shared seeds' losses at each rate, the best rate, and the number of shared seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
-    the lowest mean loss. The shared seeds are the first n seeds. All of them ran at the best rate
-    and at its neighbours in `good`. Return None if no rate in `good` has a run of the first seed.
+    the lowest mean loss. The shared seeds are the first n seeds, with the largest n for which
+    each of these seeds ran at the best rate and at its neighbours in `good`. Return None if no rate
+    in `good` has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -345,7 +346,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Compare forecast and measured ratios of the further rows' losses to the first row's loss."""
+    """Compare each other row's loss, as a multiple of the first row's loss, with its forecast."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
@@ -505,15 +506,16 @@ def limitations(
         if gap["value"] > 0 and losses[other] < losses[row]
     ]
     if disagree:
-        lines.append("For these pairs, the forecasts of both losses and of their ratio disagree "
-                     f"on which loss is lower: {', '.join(disagree)}.")  # fmt: skip
+        lines.append("For these pairs, the forecast losses and the forecast ratio of the losses "
+                     f"disagree on which loss is lower: {', '.join(disagree)}.")  # fmt: skip
     seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
                 default=0)  # fmt: skip
     if seeds == 1:
         lines.append("One seed gives no measure of noise, so intervals assume a noise level.")
     if seeds:
-        lines.append("True limits of stable rates lie between two tested rates. Rates other than "
-                     "the best and its neighbours were tested with a single seed.")  # fmt: skip
+        lines.append("The true limit of stability lies between a row's largest stable rate and the "
+                     "next larger tested rate. Rates other than the best and its neighbours may "
+                     "have been tested with a single seed.")  # fmt: skip
     near = [f"{title_of(row)} at {rung['size']}"
             for rung in rungs if rung["baseline_loss"]
             for row, found in rung["rows"].items()

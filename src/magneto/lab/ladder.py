@@ -199,13 +199,14 @@ def fit_budget(
 ) -> Ladder:
     """Return a ladder with as many steps per run as the budget allows.
 
-    `training` is the recipe's section, with epochs converted to steps. `timed` has two numbers for
-    each size: the seconds of a step, and the seconds that a run needs besides its steps. If
-    `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps, seeds are dropped to
-    make runs longer. If the number of steps was fitted before, it does not change.
+    `training` is the recipe's section `training`, with epochs converted to steps. `timed` has two
+    numbers for each size: the seconds of a step, and the seconds that a run needs besides its
+    steps. If `fewer_seeds` is true and runs would have fewer than `GOOD_STEPS` steps, seeds are
+    dropped to make runs longer. If the number of steps was fitted before, it does not change.
 
     Raises:
-        ConfigError: If the budget allows fewer than `LEAST_STEPS` steps, and fewer than the recipe.
+        ConfigError: If the budget allows fewer steps than `LEAST_STEPS`, and fewer than the recipe
+            sets.
     """
     counts = {size: planned(ladder, size) for size in ladder.sizes}
     besides = sum(counts[size] * timed[size][1] for size in ladder.sizes)
@@ -402,9 +403,11 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next runs of the search for the largest stable rate.
 
-    The search begins at `below`, the largest stable rate of the previous, smaller size. The search
-    ends when the next larger rate of `RATES` fails. `tested` contains the tested rates, ascending,
-    and `failed` the rates at which a run failed.
+    If `below`, the largest stable rate of the previous, smaller size, exceeds `best`, the search
+    begins at `below` and at the next larger rate. Otherwise, the search begins above `best`. The
+    search ends when the rate of `RATES` above the largest stable rate has failed, or if there is no
+    such rate. `tested` contains the tested rates, ascending, and `failed` the rates at which a run
+    failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]

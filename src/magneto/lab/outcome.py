@@ -176,7 +176,7 @@ class Group:
 
     @property
     def interval(self) -> float | None:
-        """Half-width of the 95 % interval of the mean, or None if all scores are equal."""
+        """Half-width of the mean's 95 % interval; None for equal scores or a single score."""
         return finite(half_width(self.scores) or None)
 
     @property

@@ -113,7 +113,7 @@ class StepMemory:
 
 
 class AliveBytes(CountedOperations):
-    """Counts the bytes of live tensors, now and at the peak. Older tensors do not count."""
+    """Counts the bytes of live tensors, now and at the peak. Tensors in `existing` do not count."""
 
     def __init__(self, existing: Iterable[Tensor]) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
             reason = str(error).splitlines()[0]
             raise ValueError(
                 f"{type(task).__name__} cannot be planned: {reason}; "
-                "run `magneto train RECIPE --dry-run` to measure it"
+                "run `magneto train RECIPE --dry-run` to measure its memory"
             ) from error
     # Ranks shard these layers one by one (`magneto.training.distributed.shard_model`).
     layers = [layer for m in model.modules() if isinstance(m, nn.ModuleList) for layer in m]
@@ -285,8 +285,8 @@ class Plan:
     def advise(self) -> Way | None:
         """Return the cheapest options that fit in memory; None if none fit.
 
-        Numbers of micro-batches that are tried: 1, 2, 4, ..., and at most one per example. The
-        result has the smallest number that fits in memory.
+        For each combination of the other options, 1, 2, 4, ... micro-batches are tried, and at most
+        one per example. The result is the first that fits in memory.
         """
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})

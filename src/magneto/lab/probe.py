@@ -154,8 +154,8 @@ class LayerReading:
             step.
         attention_logit_max: Largest attention logit among the pairs that the mask allows.
         attention_entropy: Mean entropy of attention in nats, over queries with more than one key.
-        entropy_share: Mean over these queries of the entropy, divided by the log of the number of
-            keys: 1 for uniform attention, 0 for attention to one key.
+        entropy_share: Mean over these queries of entropy / log(number of keys). The ratio is 1 for
+            uniform attention, and 0 for attention to one key.
         distinct_rms: Variation between positions: the RMS of the output after subtraction of the
             mean over a sample's positions. If a stack reads several modalities, each modality has
             its own mean. Padded positions are included, unless tokens are packed.

@@ -289,7 +289,8 @@ def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Rename columns so that no column mixes scores of models that were trained on different data.
 
     An ambiguous name gets a prefix, which names the training data. A name is ambiguous if models
-    with different training data share it, or if a column of own validation scores has it.
+    with different training data share it, or if a column with scores on a run's own validation data
+    has the same name.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

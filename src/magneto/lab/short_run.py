@@ -161,8 +161,7 @@ class ShortRun:
     """Measurements of one recipe.
 
     Attributes:
-        steps: The first steps of training. The first step whose loss is not finite is the last
-            step.
+        steps: The first steps of training. The list ends after a step whose loss is not finite.
         first_steps: Trials of the first step, ascending by rate from rate 0; [] without trials.
         peak: Largest rate of the schedule. `first_steps` includes a trial at the rate `peak`.
         peak_steps: First steps at the peak rate (`steps_at_peak`); [] if not measured.

@@ -1,4 +1,4 @@
-"""Execution of a grid of runs, the cells. The runs are independent. A stopped run can resume.
+"""Execution of a grid of runs, called cells. The runs are independent. A stopped run can resume.
 
 Workers are processes on this machine or jobs on a cluster. Before a worker trains a cell, the
 worker locks the cell. Any number of workers can share the folder, also on several machines.
@@ -192,7 +192,7 @@ def run_cell(
 def end_if_learned(state: TrainingState) -> None:
     """Evaluate a run with a bad rate (see `is_behind`), and stop the run if it has learned.
 
-    A run that has not learned yet continues: if stopped, its rate would count as failed.
+    A run that has not learned yet continues, because its rate would otherwise count as failed.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)
@@ -206,10 +206,9 @@ def end_if_learned(state: TrainingState) -> None:
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
     """Return whether the best rate is probably at least two grid steps from the cell's rate.
 
-    This holds if losses fall twice in one direction, up or down from the cell's rate: one rate is
-    better than the cell's rate, and the next rate is better still. A rate is better if its loss is
-    lower by two standard errors. Only runs of the same row and seed are compared, batch by batch up
-    to `step`.
+    The result is true if a larger rate is better than the cell's rate and the next larger rate is
+    better still, or likewise for smaller rates. A rate is better if its loss is lower by two
+    standard errors. Only runs of the same row and seed are compared, batch by batch up to `step`.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip

@@ -49,8 +49,8 @@ def find_vertex(
         losses: The losses of the seeds at each rate. The order of seeds is the same at all rates.
         tried: The rate in `losses` with the lowest mean loss.
         edge_error: Standard error of the log rate if `tried` is the smallest or the largest rate.
-            With one seed and neighbours on both sides, the best rate is assumed uniform between the
-            midpoints to the neighbours.
+            If `tried` has neighbours on both sides and there is only one seed, the log of the best
+            rate is assumed to be uniformly distributed between the midpoints to the neighbours.
 
     Returns:
         The estimated best rate, the estimated loss at this rate, and the place of `tried`. With one

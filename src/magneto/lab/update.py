@@ -1,9 +1,9 @@
 """Measurement of the model update by one optimizer step, and the theory's bound on the update.
 
 The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
-initialisation, (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d). Here, eta is the learning
-rate and d is the width. The step is along the gradient of F. Two measurements grow differently with
-depth:
+initialisation, (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d). Here, L is the loss,
+eta is the learning rate and d is the width. With dL/dF = -1, the step is along the gradient of F.
+Two measurements grow differently with depth:
 
 - "label": the change of the label's logit, as in the theory.
 - "output": the relative change of the whole output. The step reduces the cross-entropy of a batch,
@@ -209,7 +209,7 @@ def measure_growth(
     samples: int = 4,
     progress: Progress = SILENT,
 ) -> list[Update]:
-    """Return the measurements in `MEASURES` of every depth and seed, ordered by depth.
+    """Return the measurements in `MEASURES` for every depth and seed, ordered by depth.
 
     The values in `depths` replace the depth of `config`. Each measurement uses `samples` random
     inputs.

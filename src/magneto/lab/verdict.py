@@ -280,8 +280,8 @@ def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
 def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
     """Return the rate at which a first step changes the output by `moved`, or None.
 
-    The rate is interpolated between tested rates. None means that no two neighbouring
-    rates have changes below and above `moved`.
+    The rate is interpolated between tested rates. None means that `moved` does not lie between the
+    changes at two neighbouring rates.
     """
     points = [(t.moved, t.learning_rate) for t in tries if t.learning_rate > 0]
     return _between(points, moved)

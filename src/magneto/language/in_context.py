@@ -1,8 +1,8 @@
 """Zero-shot and few-shot evaluation of language models (paper, section 4.1).
 
 Demonstrations precede each question. The end token `</s>` begins the input and separates
-demonstrations and question. The option with the highest log-likelihood is the answer. The prefix
-that all options of a question share is computed once.
+demonstrations and question. The option with the highest log-likelihood is the model's answer. The
+prefix that all options of a question share is computed once.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def answer_credit(values: Sequence[float], answer: int) -> float:
 def mean_accuracy(credits: np.ndarray) -> Accuracy:
     """Return the mean accuracy over seeds and questions.
 
-    `credits` (seeds, questions) are the scores of the answers from 0 to 1.
+    `credits` (seeds, questions) has a score between 0 and 1 for each answer.
     """
     by_seed, by_item = credits.mean(axis=1), credits.mean(axis=0)
     seed_error, item_error = _standard_error(by_seed), _standard_error(by_item)
@@ -153,11 +153,11 @@ def evaluate_suite(
 ) -> SuiteScore:
     """Evaluate a model, in evaluation mode, on a suite.
 
-    Each question gets `num_fewshot` random demonstrations. Each seed scores all questions once.
-    Without demonstrations, a single seed is used. Demonstrations are dropped from the beginning
-    until the input fits into `length` tokens. A question that is still too long loses tokens at the
-    beginning. If an option would lose its whole context, the question counts as a guess. If `limit`
-    is set, only the first `limit` questions of the suite are used.
+    Each question gets `num_fewshot` random demonstrations. All questions are scored once with each
+    seed. Without demonstrations, a single seed is used. Demonstrations are dropped from the
+    beginning until the input fits into `length` tokens. A question that is still too long loses
+    tokens at the beginning. If an option would lose its whole context, the question counts as a
+    guess. If `limit` is set, only the first `limit` questions of the suite are used.
 
     Raises:
         ValueError: If the demonstrations are too few, or if a log-likelihood is not finite.

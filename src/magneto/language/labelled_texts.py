@@ -236,7 +236,7 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
         if not any(cells):
             return None
         if len(cells) <= max(places):
-            raise BadRecord(f"{len(cells)} cells, not {max(places) + 1}")
+            raise BadRecord(f"{len(cells)} cells, fewer than {max(places) + 1}")
         return [cells[place] for place in places]
 
     found = list(number_each(rows[start:], read, counts, f"{path}, row", count(1 + start)))

@@ -111,14 +111,14 @@ def test_rows_of_glue_that_are_short_are_counted_and_cells_behind_are_let_be(
     path.write_text("question1\tquestion2\tis_duplicate\na\tb\t0\nc\td\ne\tf\t1\tmore\n")
     rows, counts = read(path, glue="qqp")
     assert rows == [("a", "b", "0"), ("e", "f", "1")]
-    assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, not 3"]
+    assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, fewer than 3"]
     path.write_text("question1\tquestion2\tis_duplicate\na\tb\t-1\nc\td\t0\n")
     assert len(read(path, glue="qqp")[0]) == 1  # -1 is no label, unless it is named
     assert len(read(path, glue="qqp", labels=("-1", "0"))[0]) == 2
     path.write_text("gj04\t1\t\tA b.\n\nks08\t0\n")  # without a header
     rows, counts = read(path, glue="cola")
     assert rows == [("A b.", None, "1")]
-    assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, not 4"]
+    assert counts.named[MALFORMED] == [f"{path}, row 3: 2 cells, fewer than 4"]
     with pytest.raises(ValueError, match=r"data\.glue qnli needs a column 'question'.*'gj04'"):
         read(path, glue="qnli")
     path.write_text("index\tsentence\n0\tA b.\n")  # GLUE's test files

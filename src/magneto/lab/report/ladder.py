@@ -103,7 +103,8 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
         drawings = [draw_over_size(found, series, key, title) for key, title in known]
         yield Section(name, heading, head, rows, note, drawings)
     yield held_out_section(found)
-    note = "Bars are 95 % confidence intervals over seeds. Rates far from the best have one seed."
+    note = ("Bars are 95 % confidence intervals over seeds. Rates far from the best may have only "
+            "one seed.")  # fmt: skip
     drawings = [draw_rung(found, rung, series) for rung in found["rungs"]]
     yield Section("rungs", "Scores at every size", [], [], note, drawings)
 

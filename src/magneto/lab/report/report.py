@@ -154,7 +154,7 @@ def script_json(drawings: Sequence[Plot]) -> str:
 class Entry:
     """Entry of a table.
 
-    The table is sorted by the keys of a column, and None comes last.
+    When the table is sorted by a column, the rows are ordered by `key`, and None comes last.
     """
 
     text: str
@@ -290,7 +290,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return table rows: how a step's change of the output, and its bound, grow with depth."""
+    """Return table rows: how the effect of an SGD step, and the theory's bound, grow with depth."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
