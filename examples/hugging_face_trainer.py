@@ -1,7 +1,7 @@
 """Training, evaluation and generation with Hugging Face's Trainer.
 
 `MagnetoForCausalLM` is a `PreTrainedModel`. The tokens are bytes here. Any tokenizer of
-transformers works.
+the transformers library works.
 """
 
 import tempfile

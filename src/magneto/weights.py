@@ -78,7 +78,7 @@ def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
 
 
 def open_weights(directory: Path) -> dict[str, StoredTensor]:
-    """Open weights for use: a checkpoint's averaged weights if there are any, else its weights."""
+    """Open a directory's averaged weights ("ema") if there are any, else its "model" weights."""
     return open_tensors(directory, AVERAGE if has_tensors(directory, AVERAGE) else MODEL)
 
 

@@ -391,7 +391,7 @@ class GroupMaker:
         return (sizes[:, ::-1] if self.flipped[direction] else sizes) + np.array([2, 1])
 
     def target_counts(self, size: int) -> np.ndarray:
-        """Return how often each token is a target, including the end token, (size,)."""
+        """Return how often each token, including the end token, is a target, (size,)."""
         counts = np.zeros(size, np.int64)
         for (start, stop), flipped in zip(self.ranges, self.flipped, strict=True):
             offsets = self.split.offsets[2 * start : 2 * stop + 1]

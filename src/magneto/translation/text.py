@@ -71,7 +71,7 @@ NO_LANGUAGES = (
 )  # fmt: skip
 # Sentences in test sets of IWSLT and WMT, and lines of IWSLT's training files without a sentence.
 SEGMENT, TAG = re.compile(r"<seg\b[^>]*>(.*?)</seg>"), re.compile(r"\s*</?[a-z]+\b[^>]*>")
-TAGS = "lines of tags left out"
+TAGS = "lines of XML tags left out"
 MISSING_LANGUAGE = "records without both languages"
 # Lengths that differ by this many characters or bytes always match.
 LENGTH_TOLERANCE = 20
@@ -213,7 +213,7 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
 
 
 def read_sentences(path: Path, counts: Counts) -> Iterator[str]:
-    """Yield the lines of a file, except lines of tags in training files of IWSLT.
+    """Yield the lines of a file, without the lines of XML tags in IWSLT's training files.
 
     In the test sets of IWSLT (.xml) and WMT (.sgm), the text between <seg> and </seg> is a line.
     """
@@ -406,8 +406,9 @@ def training_directions(
     missing = sorted({*(config.languages or ())} - {pivot, *others})
     if missing and pivot in languages:
         free = sorted({*languages} - {pivot, *others})
-        raise ValueError(f"{config.source} has no training text in {missing[0]} (data.languages) "
-                         f"and {pivot}{nearest(missing[0], free)}. {has}")  # fmt: skip
+        hint = nearest(missing[0], free) or "."
+        raise ValueError(f"{config.source} has no training text that pairs {pivot} with "
+                         f"{missing[0]} (data.languages){hint} {has}")  # fmt: skip
     if not available:
         raise ValueError(f"{config.source} has no training text in two languages. {has}")
     default = config.languages is None and pivot == ParallelDataConfig.pivot_language
@@ -495,7 +496,8 @@ def read_test_texts(
 
     Raises:
         FileNotFoundError: If there is no such source.
-        ValueError: If the source has no text for a requested direction, or no text for the model.
+        ValueError: If the source has no text for a requested direction, or no text in two languages
+            of the model.
     """
     text = open_parallel(source, None, required_languages(config) | {*known})
     split = next((split for split in TEST_SPLITS if text.pairs(split)), TEST_SPLITS[0])

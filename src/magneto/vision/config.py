@@ -133,7 +133,8 @@ class ImageInputConfig:
 class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
     """Encoder over the patches of an image.
 
-    If `image_size`, `patch_size` or `channels` is None, `max_length` is derived too.
+    If `image_size`, `patch_size` or `channels` is None, the task derives the missing sizes and
+    `max_length`.
     """
 
     stem: Literal["linear", "convolutions"] = "linear"

@@ -84,7 +84,7 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
     more = f" {hidden} rarer classes are left out." if hidden else ""
     caption = (
         f"The model predicts the right class for {right:,} of {total:,} validation {what} "
-        f"({right / max(total, 1):.1%}). Rows are right classes, and columns are predicted "
+        f"({right / max(total, 1):.1%}). Rows are true classes, and columns are predicted "
         f"classes. Each number is a percentage of its row. Numbers below 5 % are not shown.{more}"
     )
     return Figure("confusion", "Confusion matrix", caption, drawn)

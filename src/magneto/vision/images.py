@@ -406,7 +406,7 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
 
 
 def mask_folders(folder: Path) -> tuple[dict[str, tuple[Path, Path]], list[Path]]:
-    """Return the folders of images and of masks by split, and the folders of other splits.
+    """Return the folders of images and of masks by split, and the folders of splits without masks.
 
     The folder may contain images/ and annotations/, or images/ and masks/. The folders of images
     and of masks may contain training/ and validation/, as in ADE20k. The splits may also be the
@@ -444,7 +444,8 @@ def _paired(images: Path, masks: Path, counts: Counts) -> Table:
     counts[NOT_PAIRED] += len(names) - len(found)
     if not found:
         raise ValueError(f"no image in {images} has a mask of the same name in {masks}. Rename "
-                         "masks (a.png for a.jpg), or give a table with both columns.")  # fmt: skip
+                         "masks (a.png for a.jpg), or give a table with a column of images "
+                         "and a column of masks.")  # fmt: skip
     columns = {"image": Files(images, [*found]), "mask": Files(masks, [*found.values()])}
     return table_of_columns(columns, str(images), images)
 

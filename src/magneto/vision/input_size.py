@@ -78,7 +78,7 @@ class ImageInputTask(Task):
 
     Attributes:
         splits: Training and validation images.
-        rows: What messages call the examples, in the plural.
+        rows: Plural noun for the examples in messages, such as "images".
         encoder_fields: Fields of the model that must equal those of the pre-trained run.
     """
 

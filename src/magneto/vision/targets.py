@@ -163,7 +163,7 @@ class Codebook(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return each feature's code (...) and the vector of that code (..., width).
 
-        Features are (..., width), and have length 1. Codes and vectors have no gradients. In
+        Features (..., width) must be unit vectors. Codes and vectors have no gradients. In
         training, sums of features are kept for `end_step`, which updates the codebook.
         """
         with torch.no_grad():
@@ -232,7 +232,7 @@ class ImageTokenizer(ImageEncoder):
         self.codebook = Codebook(config.codes, config.code_width, config.decay, config.revive_below)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the images' features of length 1, (batch, patches, code_width)."""
+        """Return the images' features as unit vectors, (batch, patches, code_width)."""
         x = self.encoder(self.embed(images))[:, self.config.prefix :]
         # Without autocast: codes depend on small differences.
         with without_autocast(images):
@@ -284,7 +284,7 @@ class PatchTokenizer(nn.Module):
         seed: int,
         iterations: int = K_MEANS_ITERATIONS,
     ) -> PatchTokenizer:
-        """Fit the centres to images in [-1, 1], each batch (batch, channels, height, width)."""
+        """Fit the centres to batches (batch, channels, height, width) of images in [-1, 1]."""
         size, codes = config.input_sizes[1], require(config.codes, "codes")
         rows = torch.cat([patch_directions(images, size).flatten(0, 1) for images in batches])
         return cls(config, k_means(rows, codes, iterations, seed))
@@ -429,5 +429,6 @@ def load_tokenizer(run: Path, model: ImageInputConfig) -> ImageTokenizer:
         if (size := getattr(tokenizer.config, name)) != getattr(model, name)
     ]
     if wrong:
-        raise ValueError(f"{run} tokenizes images of another size: give {' '.join(wrong)}")
+        raise ValueError(f"{run} has another image size, patch size or number of channels: give "
+                         f"{' '.join(wrong)}")  # fmt: skip
     return tokenizer

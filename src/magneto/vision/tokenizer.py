@@ -46,8 +46,8 @@ K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     """Return histograms of gradient directions, (batch, 9, height / cell, width / cell).
 
-    As in scikit-image's `hog` without normalisation, the weight of a gradient is its length. The
-    histogram of a cell is the mean over the pixels of the cell.
+    As in scikit-image's `hog` without normalisation, the weight of a gradient is its magnitude.
+    The histogram of a cell is the mean over the pixels of the cell.
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)
     down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
@@ -94,7 +94,7 @@ class PixelTeacher(nn.Module):
 
 
 class PretrainedTeacher(nn.Module):
-    """Teacher from transformers, with its own image size and normalisation.
+    """Teacher from the transformers library. It has its own image size and normalisation.
 
     The teacher's features are those of the patches after the final norm. The features of CLIP are
     also multiplied by CLIP's projection matrix.
@@ -223,8 +223,8 @@ class ImageTokenization(ImageTask):
         patches = len(self.splits.train) * config.patches
         if patches < PATCHES_PER_CODE * config.codes:
             proposed = 2 ** max(1, int(math.log2(max(2, patches / PATCHES_PER_CODE))))
-            self._progress.say(f"WARNING: {patches:,} patches are few for {config.codes} codes, "
-                               f"so some stay unused: try --model.codes {proposed}")  # fmt: skip
+            self._progress.say(f"WARNING: {patches:,} patches are few for {config.codes} codes, so "
+                               f"some codes stay unused: try --model.codes {proposed}")  # fmt: skip
 
     def build_model(self) -> TokenizerDistillation:
         width = self.model_config.target_width or self.teacher.width
@@ -260,7 +260,7 @@ class ImageTokenization(ImageTask):
         return Loss(total, count, logs)
 
     def _measure(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """For each patch, return 1 - cosine, the distance to the code's vector, and the code."""
+        """For each patch, return three values: 1 - cosine, the commitment loss, and the code."""
         images = batch["images"]
         with torch.no_grad():
             wanted = self.teacher(images)
@@ -308,7 +308,7 @@ class ImageTokenization(ImageTask):
         return {"loss": 1 - cosine.mean().item(), "cosine": cosine.mean().item()}
 
     def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the teacher's features as vectors of length 1, (patches of all images, width)."""
+        """Return the teacher's features as unit vectors, (patches of all images, width)."""
         device = next(self.teacher.buffers(), torch.empty(0)).device
         images = batch["images"][~batch["broken"]].to(device)
         return F.normalize(self.teacher(images), dim=-1).flatten(0, 1).cpu()

@@ -36,7 +36,7 @@ class Box:
 
 
 def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
-    """Resize a picture to the shorter side `resize`, and crop the square in the centre.
+    """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
 
     The result is uint8 (size, size, channels). Torchvision's Resize(resize) and CenterCrop(size)
     give a result that differs by at most 1 of 255 levels.
@@ -60,8 +60,8 @@ def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float
     """Find the source pixels from which a part of a resized image is computed.
 
     A side is resized from `old` to `new` pixels. Only the `size` pixels from `start` on are needed.
-    Return the slice of source pixels that covers them, and the (fractional) positions in the slice
-    at which they begin and end.
+    Return the slice of source pixels from which the needed pixels are computed, and the fractional
+    positions in the slice at which the needed pixels begin and end.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)

@@ -234,7 +234,7 @@ def gather_targets(
 
 
 def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[str]) -> np.ndarray:
-    """Return the answers of a question-only baseline to the questions in `asked`, int64 (asked,).
+    """Return the index of a question-only baseline's answer to each question in `asked`, int64.
 
     `texts` are the training questions, and `targets` are the targets of the training questions. The
     baseline looks for training questions with the same words, and chooses the answer with the

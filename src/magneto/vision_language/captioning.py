@@ -122,8 +122,9 @@ class ImageCaptioning(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, and log "nll" and "broken".
 
-        The logged "nll" is the loss without label smoothing. Other pairs replace unreadable pairs,
-        and the logged "broken" is their share of the masked words.
+        The logged "nll" is the loss without label smoothing. Other pairs replace pairs with an
+        unreadable image. The logged "broken" is the share of the masked words that are in such
+        replacements.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})

@@ -399,7 +399,7 @@ class PairTask(FineTunedTask):
 
         `inputs` has one item for each image. If a text has two images, the item of the left image
         comes directly before the item of the right image. Both items get the same prediction. As
-        in training, `data.input` decides whether the model reads images and texts.
+        in training, `data.input` decides whether the model reads the images, the texts, or both.
 
         Raises:
             ValueError: If a text is longer than the model's `max_length`.

@@ -131,7 +131,7 @@ def interpolate_positions(
     are kept.
 
     Raises:
-        ValueError: If texts of `new` are longer than texts of `old`.
+        ValueError: If `new.max_length` is larger than `old.max_length`.
     """
     if new.max_length > old.max_length:
         raise ValueError(f"the texts of this run have at most {old.max_length} tokens: give "
@@ -322,7 +322,7 @@ class ImageTextRetriever(nn.Module):
     def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
         """Return embeddings (images, width) and (texts, width), and the scale of similarities.
 
-        Embeddings are float32 and have length 1. `samples` must contain no pairs.
+        Embeddings are float32 unit vectors. `samples` must contain no pairs.
         """
         vision, language = self.encoder(images, samples)
         of_images, of_texts = (part(vision, language, samples) for part in self.parts)
@@ -334,7 +334,7 @@ def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """Return the contrastive loss of each pair in nats, (pairs,).
 
     The loss is the mean of two cross-entropies: one over the texts, and one over the images.
-    `images` and `texts` are embeddings of length 1, (pairs, width). Text i belongs only to image i.
+    `images` and `texts` are unit vectors, (pairs, width). Text i belongs only to image i.
     """
     with without_autocast(images):
         logits = scale * images @ texts.T

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 TRAIN, VALIDATION = 0, 1
 # Streams of a batch.
 PARTS = ("images", "texts", "pairs")
-CUT = "texts of pairs truncated"
+CUT = "pairs with a truncated text"
 # Predictions: of images alone, images of pairs, texts of pairs, texts alone.
 KINDS = ("image", "paired_image", "paired_text", "text")
 # Batches of training images counted for the baseline.
@@ -197,7 +197,7 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
 class MaskedDataModelling(CodePrediction, ImageTextTask):
     """Masked data modelling with a `MaskedDataModel`. Losses are in nats per masked patch or word.
 
-    A frozen image tokenizer gives the codes of patches from unmasked images.
+    A frozen image tokenizer computes the codes from the unmasked images.
     """
 
     unit = "tokens"
@@ -263,7 +263,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def corpus(self) -> PreparedText | None:
-        """Texts of `text_source`, or None if texts without an image are captions or built in."""
+        """Texts of `text_source`; None if `text_source` is null or "builtin:shapes"."""
         source, path = self.data_config.text_source, self.tokenizer.path
         if source in (None, BUILTIN):
             return None

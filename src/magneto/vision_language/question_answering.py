@@ -220,8 +220,9 @@ class QuestionAnswering(PairTask):
         """Return the metrics of a question-only baseline.
 
         The result is {} if the validation answers are not public. For each question, the
-        baseline chooses the most frequent answer to the training questions with the same words. The
-        baseline's loss is the loss of a constant prediction, the mean of the training targets.
+        baseline chooses the answer with the highest sum of targets over the training questions with
+        the same words. The baseline's loss is the loss of a constant prediction, the mean of the
+        training targets.
         """
         found = self.splits
         if not found.answered:
@@ -378,7 +379,7 @@ def without_answers(split: str) -> str:
 
 
 def vqa_files(source: str) -> dict[str, Path]:
-    """Return VQA v2's files of questions and annotations by name, without .gz."""
+    """Return VQA v2's question and annotation files, by the file name without .gz."""
     return {unpacked_name(path): path for path in layout_files(source, VQA)}
 
 
@@ -487,7 +488,7 @@ def check_held_out(
     warning.
 
     Raises:
-        ValueError: If the sources are the same, and the run was trained on images to evaluate.
+        ValueError: If the sources are the same, and training images of the run are evaluated.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

@@ -108,7 +108,7 @@ class ImageTextRetrieval(CaptionedTask):
         return {**self._apart(batch, self.longest_texts(examples)), "start": 0, "total": examples}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss, with negatives from the global batch. It logs "broken".
+        """Return the loss, with negatives from the global batch, and log "broken".
 
         A pair with an unreadable image is replaced by another pair. The logged "broken" is the
         share of replaced pairs.
@@ -163,7 +163,7 @@ class ImageTextRetrieval(CaptionedTask):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[Picture | str]) -> list[Tensor]:
-        """Return the embedding of each input, (width,) with length 1, in the order of the inputs.
+        """Return the embedding of each input, a unit vector (width,), in the order of the inputs.
 
         Inputs are images and texts in any order. Texts are truncated to the model's `max_length`.
         """
@@ -209,11 +209,11 @@ def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
 def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
     """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
-    The recall of texts for an image is "text_recall_at_1". The recall of the image for a text is
-    "image_recall_at_1". Of equally similar answers, wrong ones rank first, so a model with one
-    embedding for all inputs has a recall of 0. Embeddings must have length 1. `owners` is the index
-    of each text's image (texts,). Every image must have a text. A query counts as failed if it is a
-    `broken` image or a text of a `broken` image.
+    At rank 1, the recall of texts for an image is "text_recall_at_1", and the recall of the image
+    for a text is "image_recall_at_1". Of equally similar answers, wrong ones rank first, so a model
+    with one embedding for all inputs has a recall of 0. Embeddings must be unit vectors. `owners`
+    is the index of each text's image (texts,). Every image must have a text. A query counts as
+    failed if it is a `broken` image or a text of a `broken` image.
     """
     numbers = torch.arange(len(images))
     found = {}

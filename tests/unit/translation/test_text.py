@@ -250,7 +250,7 @@ def test_all_directions_with_the_pivot_or_those_given() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"languages": ("en", "de", "frr")}, "frr (data.languages) and en; did you mean"),
+        ({"languages": ("en", "de", "frr")}, "pairs en with frr (data.languages); did you mean"),
         ({"languages": ("de", "fr")}, "languages must include en (the pivot language)"),
         ({"pivot_language": "eng"}, "with eng (data.pivot_language). It has de, en, fr. Give --da"),
         ({"directions": ("en-es",)}, "text has no text for en-es. It has de, en, fr"),

@@ -83,7 +83,7 @@ def test_a_runs_tokenizer(tokenizer_run: Path, tmp_path: Path) -> None:
         targets.digest()
         != CodeTargets(PatchTokenizer.fit(patch_config(), [images], 0), "half").digest()
     )
-    with pytest.raises(ValueError, match=r"images of another size: give --model.patch_size 2"):
+    with pytest.raises(ValueError, match=r"number of channels: give --model.patch_size 2"):
         load_tokenizer(tokenizer_run, patch_config(patch_size=4))
     load_recipe("causal-lm/tiny").save(tmp_path / RUN_FILE)
     with pytest.raises(ConfigError, match="does not support causal-lm"):

@@ -208,7 +208,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
     assert (text.validation_source, text.validation_fraction) == (str(tmp_path / "held.txt"), 0.5)
     assert task.corpus and task.corpus.digest in task.digests()
     description = task.describe()
-    assert "13 training pairs" in description and "1 text of pairs truncated" in description
+    assert "13 training pairs" in description and "1 pair with a truncated text" in description
     stream, model = task.train_stream(12, 1), task.build_model()
     for step in range(6):
         (batch,) = stream.batch(step)
