@@ -38,7 +38,10 @@ COMMANDS = {
     "bound": ("magneto.commands.bound", "compute the theory's bound on the first model update"),
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on your own text"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
-    "export": ("magneto.commands.convert:export", "export a run's model to transformers"),
+    "export": (
+        "magneto.commands.convert:export",
+        "export a run's model to Hugging Face transformers",
+    ),
     "convert": ("magneto.commands.convert", "convert weights from or to other libraries"),
 }
 

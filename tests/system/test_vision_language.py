@@ -156,7 +156,7 @@ def test_predict_pairs_no_image_with_that_of_another_statement(
                             for one in (image, other))  # fmt: skip
         assert shares == pytest.approx(expected, rel=1e-5)
     why = {row["path"]: row["reason"] for row in found["broken"]}
-    assert why[str(images[0])] == f"left out with {images[1]}" and len(why) == 4
+    assert why[str(images[0])] == f"left out, because {images[1]} is unreadable" and len(why) == 4
 
 
 def test_generate_describes_images(

@@ -169,7 +169,7 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
 def other_fields(
     grid: Sequence[tuple[str, list[str]]], overrides: dict[str, Any]
 ) -> dict[str, list[str]]:
-    """Check the --grid options; return the values of each field, the last option first."""
+    """Check the --grid options. Return {field: values}, in reverse order of the options."""
     names = [name for name, _ in reversed(grid)]
     lines = [
         f"--grid {name}: use {OWN_OPTIONS[name]} for this field"
@@ -249,7 +249,8 @@ def table(comparison: dict[str, Any]) -> str:
     found = list(groups.values())
     notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
     if any(group.mean is not None and group.failed + group.missing for group in found):
-        notes.append("(4/5): 4 of 5 seeds learned. The score is the mean of these 4 seeds.")
+        notes.append("For example, (4/5) means that 4 of 5 seeds learned. The score is the mean of "
+                     "the seeds that learned.")  # fmt: skip
     sentences = [*comparison["answer"], *reason_sentences(comparison)]
     lines = [aligned(rows), *filter(None, notes), "", *sentences]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`magneto export` and `magneto convert`: conversion of weights for other libraries."""
+"""`magneto export` and `magneto convert`: conversion of weights from and to other libraries."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def hide_bars() -> None:
 def export_parser() -> Parser:
     made = Parser(
         "export",
-        "Export a run's model for transformers. The command prints the name of an Auto class. "
-        "The class loads the model by from_pretrained(DIR, trust_remote_code=True). Loading needs "
-        "Magneto. Pipelines of transformers can load the exported model too.",
+        "Export a run's model to Hugging Face transformers. The command prints the name of an Auto "
+        "class. The class loads the model by from_pretrained(DIR, trust_remote_code=True). Loading "
+        "needs Magneto. Pipelines of transformers can load the exported model too.",
         "magneto export runs/first first-hf",
     ).with_run()
     made.add_argument("directory", type=Path, help="output directory")
@@ -203,7 +203,7 @@ def image_processor(config: Any) -> hf.MagnetoImageProcessor:
 def check_beit3(model: nn.Module, args: argparse.Namespace) -> None:
     if not isinstance(model.config, VisionLanguageConfig) or args.to is not None:
         raise ConfigError(["--tokenizer and --labels are for BEiT-3 weights of a model that reads "
-                           "texts, without --to"])  # fmt: skip
+                           "texts, and have no effect with --to"])  # fmt: skip
     if args.labels and not isinstance(model.config, QuestionAnsweringConfig):
         raise ConfigError([f"--labels is for BEiT-3 fine-tuned on VQA, not for a "
                            f"{type(model).__name__}"])  # fmt: skip

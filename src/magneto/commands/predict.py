@@ -189,7 +189,7 @@ def predict_readable(
         for index in [*reasons]:
             first = index // group * group
             for other in range(first, first + group):
-                reasons.setdefault(other, f"left out with {some[index]}")
+                reasons.setdefault(other, f"left out, because {some[index]} is unreadable")
                 images.pop(other, None)
         broken += [{"path": str(some[n]), "reason": reasons[n]} for n in sorted(reasons)]
         if images:

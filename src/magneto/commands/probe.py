@@ -208,7 +208,7 @@ def coordinate_lines(
                f"fastest in {most.name}, as width^{most.exponent:.2f}. A learning rate that suits "
                f"width {widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
     elif not broken:
-        yield ("With the width, the change of every output grows at most in proportion to "
+        yield ("The change of every output grows at most in proportion to "
                f"width^{FLAT:g}. One learning rate may suit all these widths.")  # fmt: skip
 
 

@@ -242,7 +242,7 @@ def check_file(name: str, what: str) -> None:
 
 
 def check_folder(option: str, folder: Path | None) -> None:
-    """Raise ConfigError if `folder` is no folder, or a folder in which nothing can be written."""
+    """Raise ConfigError if `folder` can't be written to, or is missing and can't be created."""
     if folder is None:
         return
     above = next(place for place in (folder, *folder.resolve().parents) if place.exists())
@@ -253,7 +253,10 @@ def check_folder(option: str, folder: Path | None) -> None:
 
 
 def check_effect(words: Sequence[str], idle: Iterable[str], where: str) -> None:
-    """Raise ConfigError if one of the options `idle`, which have no effect `where`, is given."""
+    """Raise ConfigError if `words` contain one of the options `idle`.
+
+    These options have no effect in the case `where`, such as "with --depths".
+    """
     given = {word.partition("=")[0] for word in words}
     for option in idle:
         if f"--{option}" in given:

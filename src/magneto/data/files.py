@@ -204,7 +204,7 @@ def read_lines(path: Path, counts: Counts) -> Iterator[str]:
                 continue
             if number == 1 and b"\r" in raw.rstrip(b"\r"):
                 raise ValueError(f"{path}: lines end in a carriage return alone. "
-                                 "Convert them to line feeds.")  # fmt: skip
+                                 "Convert the carriage returns to line feeds.")  # fmt: skip
             if len(raw) == LINE_BYTES:
                 why = f"longer than {LINE_BYTES:,} bytes"
                 counts.record(LONG_LINES, f"{path}, line {number}", why)

@@ -137,7 +137,7 @@ def read_source(
 
 
 def layout_files(source: str, names: str) -> list[Path]:
-    """Return the JSON files with a layout such as `COCO`, except files that contain a list.
+    """Return the JSON files that match a pattern such as `COCO`, except files that contain a list.
 
     The source is one such file, or a folder with such files.
     """

@@ -231,7 +231,7 @@ class HubMedia(MediaColumn):
 
     def sizes(self) -> np.ndarray:
         compute: Any = import_extra(
-            "pyarrow.compute", "hf", "sources that begin with hf: need the package pyarrow"
+            "pyarrow.compute", "hf", "Parquet files and sources hf:NAME need the package pyarrow"
         )
         lengths = [compute.binary_length(chunk).to_pylist() for chunk in self._field("bytes")]
         return np.array([-1 if n is None else n for part in lengths for n in part], np.int64)

@@ -243,7 +243,7 @@ class DataProblems:
         for kind, name, why in (line.split("\t") for line in new):
             self._said[kind] += 1
             if self._said[kind] <= FEW:
-                place = f" (listed in {self._file})" if self._file else ""
+                place = f", but listed in {self._file}" if self._file else ""
                 more = f"; further examples are not printed{place}" * (self._said[kind] == FEW)
                 self.progress.say(f"{kind}: {name} ({why}){more}")
 

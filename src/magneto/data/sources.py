@@ -229,7 +229,7 @@ class HubDataset:
             # Otherwise the library retries five times, for half a minute, before its local cache.
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
         self.library = import_extra(
-            "datasets", "hf", "sources that begin with hf: need the package datasets"
+            "datasets", "hf", "Parquet files and sources hf:NAME need the package datasets"
         )
 
     def configs(self) -> list[str]:

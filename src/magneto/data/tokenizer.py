@@ -348,8 +348,8 @@ def _first(
 
 
 def import_tokenizers() -> Any:
-    return import_extra("tokenizers", "text", "this tokenizer needs tokenizers")
+    return import_extra("tokenizers", "text", "this tokenizer needs the package tokenizers")
 
 
 def import_sentencepiece() -> Any:
-    return import_extra("sentencepiece", "text", "this tokenizer needs sentencepiece")
+    return import_extra("sentencepiece", "text", "this tokenizer needs the package sentencepiece")

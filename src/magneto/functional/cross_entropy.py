@@ -118,8 +118,8 @@ def _loss_and_gradients(
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """Return the loss with and without smoothing, and the gradients of the smoothed loss.
 
-    `rows` has shape (n, width), and `answers` has shape (n,). The flags in `wanted` request the
-    gradients of rows, weight and bias, in this order.
+    `rows` are the features, (n, width), and `answers` are the targets, (n,). The flags in `wanted`
+    request the gradients of rows, weight and bias, in this order.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
     # One buffer for all chunks: the first touch of a large new one is slow.

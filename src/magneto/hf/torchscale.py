@@ -449,7 +449,7 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     if not source.is_file():
         raise FileNotFoundError(f"no tokenizer {source}")
     name = "sentencepiece.sentencepiece_model_pb2"
-    messages: Any = import_extra(name, "text", "this tokenizer needs sentencepiece")
+    messages: Any = import_extra(name, "text", "this tokenizer needs the package sentencepiece")
     model = messages.ModelProto()
     try:
         model.ParseFromString(source.read_bytes())

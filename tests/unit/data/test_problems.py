@@ -54,7 +54,7 @@ def test_a_few_are_named(tmp_path: Path) -> None:
         problems.record(BROKEN, f"{number}.jpg", "cut\toff\n")
     assert progress.lines[0] == f"{BROKEN}: 0.jpg (cut off )"
     assert len(progress.lines) == FEW
-    assert progress.lines[-1].endswith(f"not printed (listed in {tmp_path / PROBLEMS_FILE})")
+    assert progress.lines[-1].endswith(f"not printed, but listed in {tmp_path / PROBLEMS_FILE}")
     assert listed(tmp_path) == [[BROKEN, f"{n}.jpg", "cut off "] for n in range(12)]
 
 
