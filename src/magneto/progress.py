@@ -43,8 +43,8 @@ class Activity:
 class ProgressBars:
     """Progress bars or lines, with rate and remaining time.
 
-    Write errors are ignored, because a full disk or a closed terminal must not end a run. In the
-    lines of `say`, `name` replaces the path of the `hidden` file.
+    Write errors are ignored, because a full disk or a closed terminal must not end a run. If a
+    line contains the path `hidden`, `say` prints `name` instead of the path.
     """
 
     def __init__(self, quiet: bool = False, hidden: str = "", name: str = "") -> None:

@@ -120,7 +120,7 @@ def run_tokenizer(run: Path) -> str:
     if "data.tokenizer" not in fields:
         open_run(run)  # a path without a run has its own message
         raise FileNotFoundError(
-            f"{run} has no tokenizer. Give a run on text whose training has started."
+            f"{run} has no tokenizer. Give a run that trains on text and has started."
         )
     return fields["data.tokenizer"]
 
@@ -154,8 +154,8 @@ def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -
 def other_data(run: Path, source: str) -> dict[str, Any]:
     """Return the overrides for evaluating a run on another data source.
 
-    The names of the recipe's validation splits and its folder of images do not apply to other data.
-    The recipe's `validation_limit` applies only to evaluation during training.
+    The recipe's `validation_splits` and `image_folder` do not apply to other data. The recipe's
+    `validation_limit` applies only to evaluation during training.
     """
     data: Any = open_run(run).data
     held = {"validation_source": source, "validation_splits": None, "validation_limit": None}

@@ -193,7 +193,7 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """For each batch, yield the tokens, end tokens included, and the number of text bytes."""
+    """For each batch, yield its tokens (with end tokens) and the size of its text in bytes."""
     remaining = iter(documents)
     while texts := list(islice(remaining, BATCH)):
         encoded = tokenizer.encode(texts)

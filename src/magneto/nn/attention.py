@@ -310,7 +310,7 @@ def four_dimensional(attention_mask: Tensor) -> Tensor:
 
 
 def check_mask(attention_mask: Tensor | None, batch: int, queries: int, keys: int) -> None:
-    """Raise ValueError if a mask is not boolean, or has another shape."""
+    """Raise ValueError if a mask is not boolean or has a wrong shape."""
     if attention_mask is None:
         return
     if attention_mask.dtype != torch.bool:

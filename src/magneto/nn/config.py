@@ -288,7 +288,8 @@ class MultiwayConfig(TransformerConfig):
     def _top_layers_are_of_pairs(self) -> Iterator[str]:
         top = self.vision_language_layers
         if top > self.layers:
-            yield f"vision_language_layers must be 0 to layers ({self.layers}), not {top}"
+            yield (f"vision_language_layers must be at most the number of layers ({self.layers}), "
+                       f"not {top}")  # fmt: skip
         if top and self.experts == "decoupled":
             yield "if vision_language_layers is above 0, experts must be 'shared_attention'"
 
@@ -300,4 +301,4 @@ class MultiwayConfig(TransformerConfig):
         if self.windows:
             yield "windows must be empty in a multiway encoder: sliding windows are not for images"
         if self.encoder_layers is not None:
-            yield "encoder_layers must be null in a multiway encoder: set layers"
+            yield "encoder_layers must be null in a multiway encoder: set layers instead"

@@ -77,7 +77,7 @@ class ConvolutionalStem(nn.Module):
     The strides are the prime factors of the patch size, so there is one vector per patch. After the
     first convolution, an additional convolution has stride 1. Neither norm nor GELU follows the
     final convolution. The vector of a patch also depends on pixels around the patch. This overlap
-    helps with few training images. Weights have torch's initialisation.
+    helps if there are few training images. Weights have torch's initialisation.
     """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:

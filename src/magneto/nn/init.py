@@ -191,7 +191,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def identity(x: Tensor, *others: Tensor) -> Tensor:
-    """Return x. This function replaces norms and other modules that a model does not have.
+    """Return x. This function stands in for norms and other modules that a model lacks.
 
     Most norm slots of a layer are empty. An `nn.Identity` in each empty slot would make small
     models a few percent slower.

@@ -285,7 +285,7 @@ class Packing:
         language_paired: Number of language tokens in image-text pairs.
         attention_mask: Boolean mask, True where attention is allowed. None if no row has padding.
             The shape is (rows, length), or (rows, length, length) if the mask differs between
-            queries. A mask with one row is for all samples.
+            queries. A mask with a first dimension of 1 applies to all samples.
     """
 
     vision_place: Tensor

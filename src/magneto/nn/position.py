@@ -303,8 +303,8 @@ class TransformerXLLogits(LayerPositions):
 
     The logit of query q and key k is (q + u) k + (q + v) W r, where r are sinusoids of the distance
     (arXiv 1901.02860, section 3.3). The matrix W is learned, and differs from layer to layer. Each
-    head has vectors u and v, with Xavier uniform initialisation as in ESPnet. The product (q + v) W
-    r is added to the attention logits without a copy.
+    head has vectors u and v, with Xavier uniform initialisation as in ESPnet. The function `shift`
+    assigns the values of (q + v) W r to the keys without a copy.
     """
 
     sublayer: Sublayer = "self_attention"
@@ -441,9 +441,9 @@ def resize_positions(
 def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Interpolate a table of position vectors from (old.length, width) to (new.length, width).
 
-    As in BEiT's code and in transformers, interpolation is bicubic without aligned corners and
-    without antialiasing. Prefix vectors are copied, so both grids must have the same number of
-    prefix vectors. The dtype stays the same.
+    As in BEiT's code and in Hugging Face's transformers, interpolation is bicubic without aligned
+    corners and without antialiasing. Prefix vectors are copied, so both grids must have the same
+    number of prefix vectors. The dtype stays the same.
     """
     places = bicubic(table[old.prefix :], (old.rows, old.columns), (new.rows, new.columns))
     return torch.cat((table[: old.prefix], places))

@@ -70,7 +70,7 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:
-        """Return `output`, of a layer or of the whole stack, as one tensor, (..., width)."""
+        """Return the output of a layer or of the whole stack as one tensor, (..., width)."""
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
@@ -278,7 +278,7 @@ class Decoder(LayerStack):
         Raises:
             ValueError: If a decoder with cross-attention lacks `memory`.
             ValueError: If a decoder without cross-attention gets `memory`.
-            ValueError: If a mask is not boolean, or has another shape.
+            ValueError: If a mask is not boolean or has a wrong shape.
         """
         if (memory is not None) != self.crosses:
             raise ValueError(

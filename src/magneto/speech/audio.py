@@ -205,7 +205,7 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
 
 
 def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
-    """Yield blocks (samples, channels) of a `soundfile.SoundFile`, of at most `size` samples.
+    """Yield a `soundfile.SoundFile` in blocks (samples, channels) of at most `size` samples.
 
     `first` is the index of the first sample. At most `left` samples are yielded in total.
 
@@ -285,7 +285,7 @@ def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool]
     """Return a function that resamples a stream piece by piece.
 
     The function takes a piece of the stream, and a flag that is True for the last piece. The
-    function returns the resampled samples that later pieces cannot change.
+    function returns all resampled samples that no later piece can change.
     """
     if rate == sample_rate:
         return lambda samples, last: samples
@@ -330,7 +330,7 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_seconds(raw: Any) -> float:
-    """Return how many seconds of a .wav are missing by its header; 0 for other formats.
+    """Return how many seconds a .wav lacks according to its header; 0 for other formats.
 
     For a .wav from a pipe, whose header has no true length, the result is also 0.
     """

@@ -11,7 +11,7 @@ layout of LibriSpeech, Kaldi, LJSpeech or Common Voice, or a folder with a .txt 
 recording.
 
 Training leaves out and counts broken recordings. Validation transcribes the readable samples of a
-broken recording. Without readable samples, the transcript is empty.
+broken recording. If no samples are readable, the hypothesis is empty.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
 def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
     """Return the names of all splits of a kind ("train", "validation" or "test").
 
-    A single split is a training split. If no split name indicates training, every split with an
-    unrecognised name is a training split.
+    If there is only one split, it is a training split. If no split name indicates training, every
+    split with an unrecognised name is a training split.
     """
     # In a nested folder ("data/dev") any part of the path counts.
     kinds = {name: split_of(name) for name in names}

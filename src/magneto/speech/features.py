@@ -153,8 +153,9 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
         values = json.loads(path.read_text(encoding="utf-8"))
         mean, deviation = (np.array(values[k], np.float32) for k in ("mean", "deviation"))
     if mean.shape != (mel_bins,) or deviation.shape != (mel_bins,) or not (deviation > 0).all():
-        raise ValueError(f"{path} must have {mel_bins} means (data.features.mel_bins) and as many "
-                         f"deviations above 0, not {mean.size} and {deviation.size}")  # fmt: skip
+        raise ValueError(f"{path} must have {mel_bins} means and {mel_bins} deviations "
+                         "(data.features.mel_bins), and all deviations must be above 0. It has "
+                         f"{mean.size} means and {deviation.size} deviations.")  # fmt: skip
     return Normaliser(mean, deviation)
 
 

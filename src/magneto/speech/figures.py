@@ -165,9 +165,9 @@ def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
         "errors-by-word",
         "Errors by word",
         f"{utterances} validation utterances have {sum(total.values())} words. "
-        f"The model recognised {sum(correct.values())} of them correctly. The table lists at most "
-        f"{MOST_WORDS} of {len(total)} different words, those with the most errors first. Counts "
-        "are in parentheses.",
+        f"The model recognised {sum(correct.values())} of them correctly. There are {len(total)} "
+        f"different words. The table lists up to {MOST_WORDS} words with errors, starting with the "
+        "word with the most errors. Counts are in parentheses.",
         table(lines, right=(1, 2, 3)),
     )
 

@@ -209,8 +209,8 @@ class Transcriber:
             an empty transcript.
 
     Raises:
-        ValueError: If the overlap is not positive or more than half a window, or if the window is
-            shorter than a feature frame.
+        ValueError: If the overlap is 0 or less, if the overlap is more than half a window, or if
+            the window is shorter than a feature frame.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from magneto.speech.model import Transducer
 from magneto.training.task import NON_FINITE, Figure, Loss, Scores, Task, add_losses, write_assets
 from magneto.weights import StoredTensor, find_weights, open_weights
 
-# Share of empty validation transcripts above which a warning is shown.
+# Share of empty decoded validation texts above which a warning is shown.
 MOSTLY_EMPTY = 0.9
 # Maximum number of groups kept between evaluations to name excluded utterances: more than the
 # paper's recipes have (8 in each of 4000 steps).
@@ -122,7 +122,7 @@ class SpeechRecognition(Task):
         missing = [name for name in names if name not in weights]
         if len(missing) == len(names):
             raise ValueError(f"model.pretrained {run} has no weights of this model. Give a run of "
-                             "task transducer.")  # fmt: skip
+                             "the task 'transducer'.")  # fmt: skip
         if missing:
             self._progress.say(f"model.pretrained {run} lacks these weights, which are "
                                f"initialised randomly: {join_words(missing)}")  # fmt: skip
@@ -163,10 +163,10 @@ class SpeechRecognition(Task):
         return self.speech.validation_batches()
 
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
-        """Return the loss and the transcripts.
+        """Return the loss, and the id, reference and hypothesis of each utterance.
 
-        An unreadable utterance has an empty transcript. The loss is summed over utterances with a
-        finite loss.
+        The hypothesis of an unreadable utterance is empty. The loss is summed over utterances with
+        a finite loss.
         """
         self._note(UNREADABLE, batch)
         transducer: Any = model
@@ -191,10 +191,10 @@ class SpeechRecognition(Task):
         metrics |= {name: sums[name] for name in (NON_FINITE, "unreadable")}
         if metrics["empty"] > MOSTLY_EMPTY:
             self._progress.say(
-                f"{metrics['empty']:.0%} of the validation transcripts are empty, because the "
-                "model emits only blanks. Empty transcripts are usual at the start of training. "
-                "If later transcripts are empty too, lower the learning rate, lengthen the "
-                "warm-up, or raise model.ctc_weight."
+                f"{metrics['empty']:.0%} of the decoded validation texts are empty, because the "
+                "model emits only blanks. Empty texts are usual at the start of training. If "
+                "later texts are empty too, lower the learning rate, lengthen the warm-up, or "
+                "raise model.ctc_weight."
             )
         return metrics
 
@@ -288,7 +288,9 @@ def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) 
 
 
 def text_normaliser(name: str) -> tuple[Callable[[str], str], str]:
-    """Return a normaliser of `NORMALISERS`, and a title with name and version.
+    """Return a normaliser, and a title with its name and the version of the package transformers.
+
+    `name` is a key of `NORMALISERS`.
 
     Raises:
         ConfigError: If no normaliser has this name.

@@ -1,1 +1,1 @@
-"""Analysis of a user's data for `magneto start`: fitting tasks, derived recipes, and baselines."""
+"""Analysis of a user's data for `magneto start`: possible tasks, derived recipes, and baselines."""

@@ -195,7 +195,9 @@ def text_folder_candidates(
         return [*as_text, labelled] if few else [labelled, *as_text]
     inner = next((path.parent for path in texts if has_ending(path, RECORDS)), folder)
     if recordings and inner != folder:
-        raise ValueError(f"{folder} has recordings, and tables in {inner}. Give this folder.")
+        raise ValueError(
+            f"{folder} has recordings, and tables in {inner}. Give {inner} as the source."
+        )
     audio = (". Its recordings have no transcripts: add a .txt file of the same name beside each "
              "recording, or use a table with columns audio and text")  # fmt: skip
     endings = join_words(sorted({path.suffix or path.name for path in files}), 5)
@@ -358,8 +360,8 @@ def table_candidates(table: Table, given: Mapping[str, Any]) -> list[Candidate]:
         numbers = first_values(table, label) if label and kinds[label] == "number" else ()
         if not all(float(value).is_integer() for value in numbers if value not in (None, "")):
             raise ValueError(f"{table.where}: image labels in {abbreviate(label)} are fractional "
-                             "numbers. Image classification needs classes. The page 'A new task' "
-                             "shows a task that predicts numbers.")  # fmt: skip
+                             "numbers. Image classification needs classes. The documentation's "
+                             "page 'A new task' shows a task that predicts numbers.")  # fmt: skip
         by_label = Candidate("image-classification", f"an image and a {label}{others}",
                              image | named_so)  # fmt: skip
         both = captions(f"an image and a {text}") if text else []
@@ -391,14 +393,14 @@ def other_labels(classes: Sequence[str]) -> str:
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
     """Raise ValueError with a proposed header if a table's first line is not a header.
 
-    Tables with the addresses of images are refused too.
+    Tables with URLs of images are refused too.
     """
     if not kinds or not len(table):
         raise ValueError(f"{table.where} has no rows")
     for name in (name for name, kind in kinds.items() if kind == "image"):
         if str(first_values(table, name)[:1]).startswith(("['http:", "['https:")):
-            raise ValueError(f"{table.where} has addresses of images, not files. Download the "
-                             "images, and write their paths.")  # fmt: skip
+            raise ValueError(f"{table.where} has URLs of images, not files. Download the "
+                             "images, and write their paths into the table.")  # fmt: skip
     if len(table) == 1 and (lists := [name for name, kind in kinds.items() if kind == "list"]):
         raise ValueError(f"{table.where} has one record, with a list in {abbreviate(lists[0])}. "
                          "Write a list of records, or one record per line.")  # fmt: skip
@@ -431,7 +433,7 @@ def text_candidates(
         text = max(phrases or texts, key=lambda name: length_of(table, name))
     if text is None:
         columns = ", ".join(f"{abbreviate(name)} ({kind})" for name, kind in kinds.items())
-        advice = "The page 'A new task' shows a task for a table of numbers."
+        advice = "The documentation's page 'A new task' shows a task for a table of numbers."
         if "number" not in kinds.values():
             advice = "Write the text in one column."
         raise ValueError(f"no task fits the columns of {table.where}: {columns}. {advice}")

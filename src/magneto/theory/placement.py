@@ -363,7 +363,7 @@ VARIANTS: dict[str, Placement] = {
 
 
 def find_placement(name: str | Placement) -> Placement:
-    """Return the placement with a name or an import path "module:NAME".
+    """Return a placement by its name or by its import path "module:NAME".
 
     The field `name` of an imported placement becomes the import path. A `Placement` is returned
     unchanged.

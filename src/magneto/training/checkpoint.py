@@ -105,7 +105,7 @@ def load_pieces(
     """
     missing, surplus = sorted(set(pieces) - set(stored)), sorted(set(stored) - set(pieces))
     wrong = [
-        f"{name} is {tuple(stored[name].shape)}, but in the model it is {pieces[name].shape}"
+        f"{name} has the shape {tuple(stored[name].shape)}, but {pieces[name].shape} in the model"
         for name in sorted(set(pieces) & set(stored))
         if stored[name].shape != pieces[name].shape
     ]

@@ -71,7 +71,7 @@ class World:
         return self.world_size // self.shard_size
 
     def autocast(self, precision: str) -> torch.autocast:
-        """Return the context of computation in "bf16" or "fp32"."""
+        """Return a context manager for computation in "bf16" or "fp32"."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
 
     def describe(self) -> str:
@@ -210,7 +210,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return the indices of this rank's micro-batches in a step, and their count over all ranks."""
+    """Return the indices of this rank's micro-batches in a step, and the number on all ranks."""
     accumulated = config.gradient_accumulation_steps
     count = world.world_size * accumulated
     if config.batch_size < count:

@@ -122,7 +122,7 @@ FAR_ABOVE_FIRST = 1.5
 
 @dataclass
 class DivergenceDetector:
-    """Detector of divergence from the loss of each step.
+    """Detector of divergence, based on the loss of each step.
 
     Attributes:
         patience: Number of consecutive steps of high loss after which a run counts as diverged.

@@ -1,9 +1,9 @@
 """Training loop of every task (`magneto.training.task`).
 
-A step sums gradients over micro-batches and ranks, and divides by the total count. The result does
-not depend on how a batch is divided. Random numbers depend on (seed, step, rank) alone. Logging,
-evaluation and checkpoints are hooks. A killed run resumes from the newest undamaged checkpoint, and
-gives the same result as an uninterrupted run.
+A step sums gradients over micro-batches and ranks, and divides the sum by the number of predictions
+in the batch. The result does not depend on how a batch is divided. Random numbers depend on (seed,
+step, rank) alone. Logging, evaluation and checkpoints are hooks. A killed run resumes from the
+newest undamaged checkpoint, and gives the same result as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -296,7 +296,11 @@ def begin_run(
     with staged_assets(state.task, run) if world.is_main_process else nullcontext({}) as assets:
         if resume and (done := call_on_main(world, finished_result, run, state.config)):
             field = "training.patience" if done.reason else "training.steps"
-            hint = f"to train longer, raise --{field}" if directory else "no checkpoint to resume"
+            hint = (
+                f"to train longer, raise --{field}"
+                if directory
+                else "it has no checkpoint to resume from"
+            )
             say(f"{run} already finished at step {done.step}; {hint}")
             return done
         if directory is not None:
@@ -335,8 +339,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a restart would lose weights of a run that has no checkpoint.
 
-    Until the first checkpoint is due, the folder `best` may be lost, because a restart soon writes
-    it again.
+    The folder `best` does not count until the first checkpoint is due, because a restart soon
+    writes it again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -1,4 +1,4 @@
-"""Initial weights of a task's model, and its memory and operations as computed from shapes.
+"""Initial weights of a task's model, and the model's memory and operations computed from shapes.
 
 The initial weights are bit-identical for any number of processes. The model is built on the meta
 device, sharded, and initialised module by module. With module-by-module initialisation, no process
@@ -385,8 +385,8 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
         count = sum(tensor.numel() for _, tensor in named)
         raise ValueError(
             f"the model has {count:,} weights. With gradients and optimizer, they need "
-            f"{gigabytes(needed)}; this {world.device.type} has {gigabytes(available)}. Lower the "
-            "sizes in the section `model` of the recipe: the largest tensor is "
+            f"{gigabytes(needed)}; the device ({world.device.type}) has {gigabytes(available)}. "
+            "Lower the sizes in the section `model` of the recipe: the largest tensor is "
             f"{name}, {' x '.join(map(str, largest.shape))}"
         )
 

@@ -181,4 +181,4 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
 
 def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 1000)
-    assert "this cpu has 1e-06 GB" in refused(capsys, *WORDS, "--data", rows)
+    assert "the device (cpu) has 1e-06 GB" in refused(capsys, *WORDS, "--data", rows)

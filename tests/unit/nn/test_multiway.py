@@ -280,7 +280,10 @@ def test_input_norms_are_each_modalitys_own() -> None:
     ("changes", "words"),
     [
         ({"experts": "both"}, "experts must be one of decoupled, shared_attention, not 'both'"),
-        ({"experts": "shared_attention", "vision_language_layers": 4}, r"0 to layers \(3\), not 4"),
+        (
+            {"experts": "shared_attention", "vision_language_layers": 4},
+            r"number of layers \(3\), not 4",
+        ),
         ({"vision_language_layers": 1}, "experts must be 'shared_attention'"),
         ({"positions": "learned"}, "embeddings already add positions"),
         ({"windows": (4,)}, "windows must be empty"),

@@ -114,7 +114,7 @@ def test_padding_is_told_and_no_utterance_is_left_out_of_evaluation() -> None:
     assert metrics["wer"] == pytest.approx(errors)
     only = task.summarise(sums, [[(i, text, "") for i, text, _ in scores.predictions]])
     assert only["wer"] == only["deletions"] == only["cer"] == 1.0 and words > 3
-    assert "100% of the validation transcripts are empty" in progress.lines.pop()
+    assert "100% of the decoded validation texts are empty" in progress.lines.pop()
     task.summarise(sums, [[*((str(n), "one", "") for n in range(9)), ("9", "one", "two")]])
     assert "are empty" not in progress.lines[-1]
 

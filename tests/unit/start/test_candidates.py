@@ -274,7 +274,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
         (tmp_path / "wrapped.json", "one record, with a list in 'data'. Write a list of records"),
         (tmp_path / "header.csv", "header.csv has no rows"),
         (tmp_path / "pairs.tsv", "first line is not a header .*: text<TAB>text2"),
-        (tmp_path / "web.tsv", "addresses of images, not files"),
+        (tmp_path / "web.tsv", "URLs of images, not files"),
         (tmp_path / "deu.txt", r"Rename it to deu\.tsv"), (tmp_path / "empty.csv", "is empty"),
         (tmp_path / "anki", r"has 3 columns. Rename it to deu\.tsv"),
         (tmp_path / "feelings", r"has 2 columns. Rename it to train\.csv.*: text;label"),

@@ -199,7 +199,7 @@ def test_weights_that_can_not_fit_are_refused_before_data_is_read(
         monkeypatch.setattr(type(recipe.build_task()), "prepare", pytest.fail)
         with pytest.raises(ValueError, match=f"largest tensor is {message}") as caught:
             check_weights_first(recipe)
-        assert " GB" in str(caught.value) and "this cpu has 64 GB" in str(caught.value)
+        assert " GB" in str(caught.value) and "the device (cpu) has 64 GB" in str(caught.value)
 
 
 def test_weights_that_fit_are_not_refused(machine: None) -> None:
