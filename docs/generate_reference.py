@@ -26,7 +26,7 @@ BY = "`make docs` writes this page with `docs/generate_reference.py`."
 FIELDS = """# Fields: {title}
 
 {by} The descriptions come from the configurations' docstrings. {what} `magneto recipes NAME --all`
-prints them beside a recipe's own values.
+prints the descriptions beside a recipe's own values.
 
 {tables}
 """

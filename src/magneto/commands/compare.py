@@ -49,7 +49,8 @@ def parser() -> Parser:
     add("--placements", type=names, metavar="A,B", help=what)
     add("--lrs", type=rates, default="1e-3,3e-3,1e-2", metavar="X,Y", help="peak learning rates")
     add("--seeds", type=whole_numbers, default="1", metavar="N,M", help="seeds")
-    what = "extra seeds for each row's best learning rate and the neighbouring rates"
+    what = ("extra seeds, only at the best learning rate of each placement (and of each --grid "
+            "value) and at the neighbouring rates")  # fmt: skip
     add("--more-seeds", type=whole_numbers, default=[], metavar="N,M", help=what)
     what = "another recipe field to vary; may be repeated"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)

@@ -45,15 +45,17 @@ def parser() -> Parser:
     made = Parser(
         "convert",
         "Convert weights of another library to Magneto's format. With --to, convert Magneto's "
-        "weights to another format. Formats of transformers: GPT-2, Llama, Mistral, BERT, BART, "
-        "Marian, ViT, BEiT and Kosmos-2's text model. Formats of timm: ViT, DeiT, BEiT, EVA-02 and "
-        "BEiT-3. Other formats: torchscale models, and original BEiT-3 checkpoints (image "
-        "classification and vision-language). An error names parts that Magneto lacks.",
+        "weights to another format. Formats of Hugging Face transformers: GPT-2, Llama, Mistral, "
+        "BERT, BART, Marian, ViT, BEiT and Kosmos-2's text model. Formats of timm: ViT, DeiT, "
+        "BEiT, EVA-02 and BEiT-3. Other formats: torchscale models, and original BEiT-3 "
+        "checkpoints (vision-language and image classification). If a model has parts that Magneto "
+        "lacks, an error names the parts.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     add = made.add_argument
-    what = ("transformers model (directory or hub name), or weight file (.safetensors, .pt, .pth, "
-            ".bin) of timm, torchscale or the original BEiT-3")  # fmt: skip
+    what = ("model of Hugging Face transformers (directory or hub name), or weight file "
+            "(.safetensors, .pt, .pth, .bin) of timm, torchscale or the original "
+            "BEiT-3")  # fmt: skip
     add("source", help=what)
     add("directory", type=Path, help="output directory, new or empty")
     add("--to", choices=FORMATS, help="output format (default: Magneto's)")
@@ -103,7 +105,7 @@ def export_parser() -> Parser:
         "export",
         "Export a run's model to Hugging Face transformers. The command prints the name of an Auto "
         "class. The class loads the model by from_pretrained(DIR, trust_remote_code=True). Loading "
-        "needs Magneto. Pipelines of transformers can load the exported model too.",
+        "needs Magneto. Hugging Face pipelines can load the exported model too.",
         "magneto export runs/first first-hf",
     ).with_run()
     made.add_argument("directory", type=Path, help="output directory")

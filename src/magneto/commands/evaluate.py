@@ -88,7 +88,8 @@ def parser() -> Parser:
     add("--max-length", type=int, help="maximum tokens of a prompt (default: as in training)")
     add("--include", type=Path, help="folder with task files (.yaml) for lm-evaluation-harness")
     group = made.add_argument_group("translation runs")
-    what = "directions to evaluate (default: all trained); write A>B if a language code has a dash"
+    what = ("directions to evaluate (default: all trained directions); write A>B if a language "
+            "code has a dash")  # fmt: skip
     group.add_argument("--directions", type=names, metavar="A-B,C-D", help=what)
     search_options(group)
     group = made.add_argument_group("speech recognition runs")

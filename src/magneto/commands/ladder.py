@@ -71,7 +71,7 @@ def parser() -> Parser:
     add("--lrs", type=rates, default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help=what)
     what = "seeds at the best rate and its neighbours (default: 1,2,3; fewer if --budget is short)"
     add("--seeds", type=whole_numbers, metavar="N,M", help=what)
-    what = "another recipe field to vary; the result has a row for each value"
+    what = "another recipe field to vary; each placement is trained with each value"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
     what = (
         "time limit of the ladder, such as 10m; runs become shorter, and text is tokenized as bytes"

@@ -321,8 +321,9 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
 def generate_parser() -> Parser:
     made = Parser(
         "generate",
-        "Continue a prompt by sampling or beam search, with `generate` of transformers. An "
-        "image-captioning run describes an image, or every image of a folder, by beam search.",
+        "Continue a prompt by sampling or beam search, with `generate` of Hugging Face "
+        "transformers. An image-captioning run describes an image, or every image of a folder, by "
+        "beam search.",
         'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7\n'
         "  magneto generate runs/captions photo.jpg",
     ).with_run()

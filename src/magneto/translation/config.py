@@ -59,8 +59,8 @@ class ParallelDataConfig:
     """Codes of the languages to use; null uses all. Without `directions`, each language must be
     paired with `pivot_language`."""
     pivot_language: str = "en"
-    """Language that is paired with all other languages (English in OPUS-100). If `source`
-    has only two languages, and no English, the default "en" trains both of their directions."""
+    """Language that is paired with all other languages (English in OPUS-100). If `source` has only
+    two languages, and neither is English, the default "en" means both directions between them."""
     directions: tuple[str, ...] | None = None
     """Directions to train, such as en-de (from en to de); null trains all directions from and into
     `pivot_language`."""
@@ -73,8 +73,8 @@ class ParallelDataConfig:
     tokenizer_lines: PositiveInt = 60_000
     """Number of sentences on which a "sentencepiece" tokenizer is trained. The sentences are
     sampled from 50 million characters of text, in equal parts from all language pairs. For many
-    languages, choose a larger number of sentences. Training 64,000 tokens on a million sentences
-    took a minute on one core, and 1.3 GB of memory."""
+    languages, choose a larger number of sentences. Training a tokenizer of 64,000 tokens on a
+    million sentences took a minute on one core, and 1.3 GB of memory."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
     """Maximum length of a sentence in tokens, tag and end token included. Training leaves out pairs
     in which a sentence exceeds the maximum."""

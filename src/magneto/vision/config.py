@@ -90,8 +90,8 @@ class ImageInputConfig:
     patches per side. The smallest possible value is 2 pixels."""
     channels: Literal[1, 3] | None = 3
     """Number of channels of the image. Null takes the number from the pre-trained run or image
-    tokenizer. Without a run or tokenizer, null means 1 if all images of a sample are grey, and 3
-    otherwise."""
+    tokenizer. Without a run or tokenizer, Magneto looks at up to 200 images: null means 1 if all of
+    them are grey, and 3 otherwise."""
 
     @rule
     def _patches_fill_the_image(self) -> Iterator[str]:

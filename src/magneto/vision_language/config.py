@@ -92,8 +92,8 @@ class PairPoolingConfig(FineTunedConfig):
     pooling: Literal["first", "mask_token"] = "first"
     """Features that the head reads. With "first", as in BEiT-3, the head reads the feature of the
     image's class token. For statements, the head also reads the feature of `<s>`. With
-    "mask_token", the head reads the feature of a `<mask>` after the words. In pre-training,
-    features of `<mask>` tokens predict masked words."""
+    "mask_token", the head reads the feature of a `<mask>` at the end of the text. In
+    pre-training, the feature of each `<mask>` predicts the original token."""
 
     @rule
     def _a_text_has_a_word(self) -> Iterator[str]:
@@ -166,7 +166,7 @@ class MaskedDataModelConfig(VisionLanguageConfig):
     codes: Codes | None = None
     """Number of codes (null: the number of codes of the image tokenizer)."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of masked patches or words whose logits are computed at once in the loss (0: all)."""
+    """Number of masked patches or tokens whose logits are computed at once in the loss (0: all)."""
 
     @rule
     def _norm_is_on_top(self) -> Iterator[str]:
@@ -374,7 +374,7 @@ class ImageCaptionerConfig(FineTunedConfig):
     label_smoothing: Free[Dropout] = 0.1
     """Label smoothing in training. BEiT-3's released fine-tuning uses 0.1."""
     loss_chunk: Free[PositiveInt] = 1024
-    """Number of masked words whose logits are computed at once in the loss."""
+    """Number of masked tokens whose logits are computed at once in the loss."""
 
 
 @configuration
