@@ -145,6 +145,7 @@ def test_a_rate_that_is_given_is_taken_in_place_of_the_placements() -> None:
 def test_mistakes_are_answered() -> None:
     for changes, *lines in (
         ({"model.placment": 1}, "unknown key model.placment; did you mean model.placement?"),
+        ({"modle": {}}, "unknown key modle; did you mean model?"),
         ({"placement": 1}, "unknown key placement; did you mean model.placement?"),
         ({"lr": 1, "training.stpes": 2}, "unknown key lr", "did you mean training.steps?"),
         ({"task": "causal-ml"}, "unknown task 'causal-ml'; did you mean causal-lm?"),
