@@ -98,6 +98,9 @@ def test_classes_are_named_by_a_file(tmp_path: Path) -> None:
     task = task_of(folder, **given, validation_source=str(folder))
     assert task.names == list(COLOURS)
     assert sorted(set(task.splits.validation.labels_of().tolist())) == [2, 3]
+    one = write_colours(tmp_path / "one", dict(list(COLOURS.items())[3:4]), 2)
+    present = task_of(folder, **given, validation_source=str(one), candidates="present")
+    assert present.candidates.isfinite().nonzero().tolist() == [[3]]
     assert given_names(ImageClassificationDataConfig(classes=words)) == words
     with pytest.raises(ValueError, match="classes has the name 'a' 2 times"):
         ImageClassificationDataConfig(classes=("b", "a", "a"))
@@ -160,6 +163,16 @@ def test_figures_count_answers_and_show_the_surest_mistakes(
     assert np.array_equal(drawn["confusion"][0], counts) and len(wrong) > MISTAKES
     for said, (_, words) in zip(drawn["mistakes"][1], sorted(wrong)[:MISTAKES], strict=True):
         assert said.startswith(words)
+
+
+def test_validation_images_without_a_label_are_refused(tmp_path: Path) -> None:
+    write_colours(tmp_path, {"red": "red", "blue": "blue"}, 1)
+    for split, last in (("train", "blue"), ("val", "")):
+        rows = [f"{name}/ILSVRC2012_val_00000001.png" for name in ("red", "blue")]
+        (tmp_path / f"{split}.csv").write_text(f"image,label\n{rows[0]},red\n{rows[1]},{last}\n")
+    config = ImageClassificationDataConfig(source=str(tmp_path))
+    with pytest.raises(ValueError, match="1 images without a label"):
+        ImageClassification(ImageClassifierConfig(image_size=8, patch_size=4), config, 1).check()
 
 
 def test_one_class_is_refused(tmp_path: Path) -> None:

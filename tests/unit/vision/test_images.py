@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from magneto.data.formats import OTHER_FILES
-from magneto.data.media import HubMedia
+from magneto.data.media import Files, HubMedia
 from magneto.data.problems import MALFORMED, Counts
-from magneto.data.table import Classes, Table
+from magneto.data.table import Classes, Table, table_of_columns
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import (
@@ -19,6 +19,7 @@ from magneto.vision.images import (
     WITHOUT_IMAGE,
     WITHOUT_MASK,
     ImageSplits,
+    find_images,
     image_table,
     load_images,
 )
@@ -178,6 +179,13 @@ def test_tar_shards(tmp_path: Path, cache: Path) -> None:
     shard(held, 8, "cls", lambda n: "2")
     os.utime(held, ns=(times, times))
     assert set(load(tmp_path).validation.labels_of()) == {2}  # a changed shard is indexed anew
+
+
+def test_the_column_of_masks_is_not_that_of_images(tmp_path: Path) -> None:
+    files = Files(tmp_path, ["1.png"])
+    table = table_of_columns({"annotation": files, "scan": files})
+    assert find_images(table, None, "annotation") == "scan"
+    assert find_images(table, None) == "annotation"
 
 
 def test_hugging_face_data_sets(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.masked_modelling import MaskedImageModel
-from tests.unit.vision.small import PATCHES, built, small_task
+from tests.unit.vision.small import PATCHES, built, small_recipe, small_task
 
 OPTIONS = {
     "no class token": {"class_token": "none"},
@@ -24,7 +24,9 @@ OPTIONS = {
 
 def model_of(**changes: Any) -> MaskedImageModel:
     torch.manual_seed(0)
-    return MaskedImageModel(ImageModelConfig(**{**PATCHES, **changes})).eval()
+    model = MaskedImageModel(ImageModelConfig(**{**PATCHES, **changes})).eval()
+    torch.nn.init.normal_(model.head.bias)
+    return model
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -103,6 +105,16 @@ def test_the_baseline_answers_with_code_frequencies() -> None:
     assert found["masked_accuracy"] == pytest.approx(
         (held == known.argmax()).double().mean().item()
     )
+
+
+def test_pixels_of_plain_batches_are_normalised_alike_whatever_the_model_reads() -> None:
+    sized = {"model__image_size": 8, "model__patch_size": 2, "model__channels": 1}
+    tasks = [small_recipe("image-modelling", data__normalisation=name, **sized).build_task()
+             for name in ("half", "imagenet")]  # fmt: skip
+    read, other = (task.fixed_batches(task.splits.train)[0]["images"] for task in tasks)
+    plain = [task.plain_batches()[0]["images"] for task in tasks]
+    assert torch.equal(plain[0], read) and torch.equal(plain[1], read)
+    assert not torch.equal(other, read)
 
 
 def test_an_image_has_another_mask_in_the_next_epoch() -> None:
