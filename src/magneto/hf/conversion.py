@@ -317,9 +317,9 @@ def _held(path: Path) -> dict[str, Any]:
 def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
     """Load weights of timm, torchscale or BEiT-3 as a Magneto model in evaluation mode.
 
-    The path is a weight file or a directory. A directory contains `model.safetensors`, and timm's
-    `config.json` or `torchscale.json`. `args` are the library's arguments, such as `num_heads`.
-    Values in `args` override the arguments in files.
+    The path is a weight file or a directory. A directory must contain `model.safetensors`
+    and either `config.json` (timm) or `torchscale.json` (torchscale, BEiT-3). `args` are the
+    library's arguments, such as `num_heads`. Values in `args` override the arguments in files.
 
     Raises:
         ValueError: If the format or an option is not supported.

@@ -99,7 +99,7 @@ def not_learned(summaries: Sequence[Summary]) -> list[str]:
     some = [f"{s.title} in {s.stuck} of {s.ended}" for s in summaries if s.stuck and s not in none]
     sentences = []
     if none and len(none) < len(summaries):
-        sentences.append(f"No run learned: {', '.join(s.title for s in none)}.")
+        sentences.append(f"Rows in which no run learned: {', '.join(s.title for s in none)}.")
     if some:
         sentences.append(f"Runs that finished without learning: {', '.join(some)}.")
     return sentences

@@ -356,9 +356,9 @@ class StreamedBlocks:
         self._next, self._source = 0, documents()
 
     def windows(self, number: int) -> list[tuple[int, int, np.ndarray]]:
-        """Return a block's examples as tuples (epoch, number, window).
+        """Return the examples of block `number` as tuples (epoch, example number, window).
 
-        Numbers differ within an epoch, so that each window has its own random seed.
+        Example numbers differ within an epoch, so that each window has its own random seed.
         """
         epoch, block = divmod(number, self.blocks) if self.blocks else (0, number)
         texts = self._read(block)

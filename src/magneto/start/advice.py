@@ -254,7 +254,7 @@ def parallel_text(task: Any, given: Given) -> DataSummary:
 class Guide:
     """Functions for the advice on one task: a summary of the data, and a simple baseline.
 
-    `trivial` names the prediction that `Task.baseline` scores.
+    `trivial` is the name of the trivial prediction whose score `Task.baseline` returns.
     """
 
     summarise: Summarise

@@ -95,8 +95,8 @@ def derived_scales(
     Args:
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
-        cross_gain: Value of v and w in cross-attention. The value is 1 in the text and the code of
-            the paper (arXiv 2210.06423). By default, cross-attention has the values of
+        cross_gain: Scale of the matrices v and w in cross-attention. The scale is 1 in the text and
+            the code of the paper (arXiv 2210.06423). By default, cross-attention has the values of
             self-attention, as theorem 3.3 assumes.
     """
     row = find_placement(placement)
@@ -159,7 +159,9 @@ class Family:
         signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. In
             cross-attention, the signal times q_l is the share of the encoder's update that reaches
             the output.
-        backward: For each form of the formula, a function of (signals, alpha) that returns q_l.
+        backward: For each form of the formula, a function of (signals, alpha) that returns q_l,
+            the share of a sublayer's effect that reaches the output. `signals` are the values of
+            `signal`.
         skip: "one" if the derivation assumes a skip connection with weight 1.
         note: Caveat for readers.
     """

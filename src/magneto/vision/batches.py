@@ -24,8 +24,8 @@ Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that makes an example from an index and a random generator."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
 """Function that completes a batch. Its arguments are the batch, and the indices and draws of the
-examples. A draw is a number that is new for every use of an example; see
-`magneto.data.stream.shuffled`."""
+examples. Each use of an example has a different draw, a number that seeds the random augmentation
+(see `magneto.data.stream.shuffled`)."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Function that is called for a broken example, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]

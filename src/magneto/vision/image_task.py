@@ -104,7 +104,7 @@ class Prediction:
 
 
 def ranked(names: Sequence[str], shares: Tensor) -> list[Prediction]:
-    """Return a prediction for each row of `shares`, probabilities (rows, names)."""
+    """Return a prediction for each row of `shares`, which are probabilities, (rows, names)."""
     values, order = shares.sort(dim=1, descending=True, stable=True)
     return [
         Prediction([(names[int(n)], share) for n, share in zip(numbers, own, strict=True)])

@@ -346,7 +346,8 @@ class StatementDataConfig(ImageTextDataConfig):
     statement_column: str | None = None
     """Column of the statement (null: a column with a usual name)."""
     truth_column: str | None = None
-    """Column of the label, true or false (null: a column with a usual name)."""
+    """Name of the column with the label. Labels are true or false. Null: a column with a usual
+    name."""
     validation_split: Literal["dev", "test", "hidden"] = "dev"
     """Validation split: "dev", "test" or "hidden". In NLVR2, "test" is test-P (test1.json) and
     "hidden" is test-U (test2.json)."""

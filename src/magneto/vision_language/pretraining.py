@@ -278,7 +278,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         data, length, more = self.data_config, self.text_length, "give more text"
         if self.corpus is not None:
             train, validation = self.corpus.train.tokens, self.corpus.validation.tokens
-            more += ", set data.text_validation_source"
+            more += " or set data.text_validation_source"
         elif data.text_source == BUILTIN:
             train, validation = (
                 close_texts(texts, self.tokenizer).tokens for texts in scene_texts().values()

@@ -32,7 +32,7 @@ def test_answer_names_noise_and_failure() -> None:
         "Sub-LN is significantly better than all others: loss 3.1 ± 1.3 at learning rate 0.01."
     )
     assert "Significantly worse: Pre-LN (1 ± 0.61 higher)." in text
-    assert "No run learned: Post-LN." in text
+    assert "Rows in which no run learned: Post-LN." in text
     assert (
         "Largest stable learning rates (2 seeds at every rate): Sub-LN 0.1 (the largest tested); "
         "Pre-LN 0.001 (1 of 2 failed at 0.01). "
@@ -90,7 +90,8 @@ STUCK: list[float | None] = [BASELINE, BASELINE]
         # What was compared with nothing is not called best.
         (scores(sub=[3.0, 3.1]), "Sub-LN has its best score: loss 3.05 ±", ""),
         (scores(sub=[3.0, 3.1], post=STUCK),
-         "Sub-LN is the only row with a rate at which all seeds learned: ", "No run learned: Post"),
+         "Sub-LN is the only row with a rate at which all seeds learned: ",
+          "Rows in which no run learned: Post"),
         ([*scores(sub=[3.0, 3.1], post=STUCK), MISSING],
          "Sub-LN has the best score so far: loss 3.05 ±", "1 of 5 runs have no result yet."),
         (scores(post=[None]), "No run learned at any of these learning rates.",
