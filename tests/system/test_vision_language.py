@@ -131,7 +131,10 @@ def test_predict_judges_a_statement_about_two_images(statements: Path, capsys: C
         ([*images, ""], 'img0.png "..."'),
         ([*images, "other.png"], "add the statement in quotes after the images"),
         ([text, *images], 'img0.png "..."'),
-        ([*images, "word " * 30], "the statement has 149 tokens, more than the model's 22"),
+        (
+            [*images, "word " * 30],
+            "the statement has 149 tokens, more than the model's maximum of 22",
+        ),
     ):
         assert message in refused(capsys, *words, *given)
 

@@ -299,7 +299,7 @@ def text_normaliser(name: str) -> tuple[Callable[[str], str], str]:
         raise ConfigError([f"no normaliser {name!r}{nearest(name, list(NORMALISERS))}"])
     kind, arguments, note = NORMALISERS[name]
     module, library = (
-        import_extra(each, "hf", f"the normaliser {name} needs transformers")
+        import_extra(each, "hf", f"the normaliser {name} needs the package transformers")
         for each in (WHISPER, "transformers")
     )
     title = f"{name} (transformers {library.__version__}{note})"

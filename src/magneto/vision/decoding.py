@@ -1,7 +1,7 @@
 """Decoding of image files to upright 8-bit RGB pixels, and decoding of mask files.
 
-If the package simplejpeg is installed, simplejpeg decodes JPEG files. Pillow decodes JPEG files
-that simplejpeg refuses, and all formats except JPEG.
+If the package simplejpeg is installed, it decodes RGB and grey JPEG files. Pillow decodes all other
+files, and the JPEG files that simplejpeg refuses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PixelPicture:
 
 
 class EncodedPicture:
-    """Image file whose pixels are decoded on demand; only an animation's first frame is used.
+    """Image file whose pixels are decoded on demand; of an animation, only the first frame is used.
 
     Args:
         content: Bytes of the file.
@@ -87,7 +87,7 @@ class EncodedPicture:
 
 
 Picture = EncodedPicture | PixelPicture
-"""Image with a known size, whose pixels are decoded on demand."""
+"""Image with a known size, whose pixels are in memory or are decoded on demand."""
 
 
 def pillow(module: str = "Image") -> Any:

@@ -45,9 +45,9 @@ class Features:
 def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
     """Return the features of a batch at every layer, for each kind of pooling.
 
-    Each position is normalised, because the scale of the residual stream differs between layers.
-    Images are (batch, channels, height, width). Features are float32 (layers + 1, batch, width), on
-    the CPU.
+    The features of each position are normalised before pooling, because the scale of the residual
+    stream differs between layers. Images are (batch, channels, height, width). Features are float32
+    (layers + 1, batch, width), on the CPU.
     """
     encoder, grid = model.encoder, model.config.grid
     x = model.embed(images)
@@ -130,7 +130,7 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
 
     The arguments are those of `linear_accuracy`.
     """
-    neighbors = import_extra("sklearn.neighbors", "vision", "neighbours need scikit-learn")
+    neighbors = import_extra("sklearn.neighbors", "vision", "nearest neighbours need scikit-learn")
     vote = neighbors.KNeighborsClassifier(
         min(NEIGHBOURS, len(known)),
         metric="cosine",

@@ -165,7 +165,7 @@ class ImageSplit:
         return int(self.labels_of(np.array(index)))
 
     def labels_of(self, indices: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return class numbers, int64, by default of all images. See `label`."""
+        """Return the class numbers of some images (by default of all), int64. See `label`."""
         rows = self.table.rows[indices]
         labels = self.table.columns.get("label")
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
@@ -198,7 +198,7 @@ class ImageSplit:
         transform: Callable[[Picture, np.random.Generator], np.ndarray],
         random: np.random.Generator,
     ) -> np.ndarray:
-        """Return an example's transformed image. Several images of an example are stacked."""
+        """Return an example's transformed image, or a stack of its images if there are several."""
         images = [transform(picture, random) for picture in self.open_all(index)]
         return images[0] if len(images) == 1 else np.stack(images)
 
@@ -328,7 +328,11 @@ def media_names_of(table: Table) -> list[str]:
 
 
 def with_images(table: Table, column: str, counts: Counts) -> Table:
-    """Return the rows that have an image, and count the others; raise ValueError if none has."""
+    """Return the rows with an image, and count the others.
+
+    Raises:
+        ValueError: If no row has an image.
+    """
     images = table.columns.get(column)
     if images is None:
         raise table.no_column(column)
@@ -385,7 +389,7 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     unknown = [name for name in names if classes and name not in numbers]
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
-        raise ValueError(f"the split that begins with {first} has the unknown class "
+        raise ValueError(f"the split whose first image is {first} has the unknown class "
                          f"{unknown[0]!r}. The {len(classes)} known classes come from data.classes "
                          "or from the training images")  # fmt: skip
     order = np.array(
@@ -453,8 +457,9 @@ def _paired(images: Path, masks: Path, counts: Counts) -> Table:
 def find_masks(names: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
     """Return the mask of each image that has one.
 
-    A mask has its image's name, but may have another file ending. If no image has such a mask, all
-    masks may have the same additional word in the name, as in a_mask.png for a.jpg.
+    A mask has its image's name, but may have another file ending. If no image has such a mask, a
+    mask may have its image's name followed by a word, as in a_mask.png for a.jpg. All masks have
+    the same word.
 
     Raises:
         ValueError: If images have several masks.

@@ -98,8 +98,8 @@ class Convolution(nn.Conv2d):
     """Convolution with He normal initialisation (fan-out).
 
     Attributes:
-        std: Standard deviation of the weight's initial values, which maximal update
-            parametrisation needs.
+        std: Standard deviation of the weight's initial values. Maximal update parametrisation
+            needs this standard deviation.
     """
 
     def reset_parameters(self) -> None:

@@ -429,6 +429,6 @@ def load_tokenizer(run: Path, model: ImageInputConfig) -> ImageTokenizer:
         if (size := getattr(tokenizer.config, name)) != getattr(model, name)
     ]
     if wrong:
-        raise ValueError(f"{run} has another image size, patch size or number of channels: give "
-                         f"{' '.join(wrong)}")  # fmt: skip
+        raise ValueError(f"{run} and the model differ in image size, patch size or number of "
+                         f"channels: give {' '.join(wrong)}")  # fmt: skip
     return tokenizer

@@ -105,7 +105,7 @@ class PretrainedTeacher(nn.Module):
 
     def __init__(self, kind: str, path: str, config: ImageEncoderConfig) -> None:
         super().__init__()
-        library = import_extra("transformers", "hf", "the teacher needs transformers")
+        library = import_extra("transformers", "hf", "the teacher needs the package transformers")
         self.projects = kind == "clip"
         auto = library.CLIPVisionModelWithProjection if self.projects else library.AutoModel
         try:

@@ -220,7 +220,7 @@ def gather_targets(
 
     The result is a `scipy.sparse.csr_array`, float32 (questions, answers).
     """
-    sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
+    sparse = import_extra("scipy.sparse", "vision", "the training targets need scipy")
     order = {answer: number for number, answer in enumerate(answers)}
     found: list[dict[int, float]] = []
     for annotators in questions:
@@ -241,7 +241,7 @@ def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[st
     highest sum of targets. If no training question has the same words, all training questions are
     used.
     """
-    sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
+    sparse = import_extra("scipy.sparse", "vision", "the question-only baseline needs scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     same = [different[text] for text in texts], np.arange(len(texts))
     shape = len(different), len(texts)

@@ -89,8 +89,8 @@ class ImageCaptioning(CaptionedTask):
     def finish(self, seed: int) -> Finish:
         """Return a function that adds captions to a batch. Every epoch masks different words.
 
-        Another pair replaces a pair with an unreadable image. The entry "broken" counts the masked
-        words of such replacements.
+        A pair with an unreadable image is replaced by another pair. The entry "broken" counts the
+        masked words of such replacements.
         """
         captions = self.train_captions
 
@@ -122,9 +122,9 @@ class ImageCaptioning(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss, and log "nll" and "broken".
 
-        The logged "nll" is the loss without label smoothing. Other pairs replace pairs with an
-        unreadable image. The logged "broken" is the share of the masked words that are in such
-        replacements.
+        The logged "nll" is the loss without label smoothing. Pairs with an unreadable image are
+        replaced by other pairs. The logged "broken" is the share of the masked words that are in
+        such replacements.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})

@@ -390,7 +390,7 @@ class PairTask(FineTunedTask):
         (tokens,) = self.tokenizer.encode([text])
         if len(tokens) > self.max_text_tokens:
             raise ValueError(f"the {self.column} has {len(tokens)} tokens, more than the model's "
-                             f"{self.max_text_tokens}: shorten it")  # fmt: skip
+                             f"maximum of {self.max_text_tokens}: shorten it")  # fmt: skip
         return frame_text(tokens, self.tokenizer, self.model_config.max_length, self.suffix)
 
     @torch.no_grad()

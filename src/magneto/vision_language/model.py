@@ -250,7 +250,7 @@ class VisualReasoner(nn.Module):
     """BEiT-3's model of visual reasoning about two images.
 
     The encoder reads the statement with the left image, and separately with the right image. The
-    head reads the pooled features from both runs of the encoder.
+    head reads the pooled features from both passes.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
@@ -295,7 +295,7 @@ class SimilarityScale(nn.Module):
 
     @torch.no_grad()
     def limit(self) -> None:
-        """Lower the parameter to its bound, above which it would get no gradient."""
+        """Clamp the parameter to its upper bound. A parameter above the bound gets no gradient."""
         self.logarithm.clamp_(max=math.log(LARGEST_SCALE))
 
     def forward(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 Questions come from VQA v2's files, from a table, or from the built-in scenes. The questions of VQA
 v2's test-dev2015 are about images of test2015. The splits test-dev2015 and test2015 have no
-annotations. The files of other splits are named like the files of train2014:
+annotations. The files of every split are named like these files of train2014:
 
     FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in a subfolder, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
@@ -97,7 +97,7 @@ class Questions(ImageSplits):
     answerable: np.ndarray
     """True for a validation question if an answer in the list scores above 0."""
     coverage: tuple[float, float]
-    """Share of the annotators' answers in the answer list, before and after normalisation."""
+    """Share of the annotators' answers that the list contains, before and after normalisation."""
 
     @cached_property
     def answered(self) -> bool:

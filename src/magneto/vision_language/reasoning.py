@@ -229,7 +229,7 @@ def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
 
     Rows that share an image, directly or through other rows, form one group.
     """
-    sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
+    sparse = import_extra("scipy.sparse", "vision", "grouping the statements needs scipy")
     keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])
     names, numbers = np.unique(keys, return_inverse=True)
     numbers = numbers.reshape(keys.shape)

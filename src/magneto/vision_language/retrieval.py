@@ -259,7 +259,7 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Gather the rows of all ranks in a tensor (total, width), detached from the graph."""
+    """Collect the rows of all ranks into one tensor (total, width), detached from the graph."""
     gathered = part.new_zeros(total, part.shape[1])
     gathered[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:

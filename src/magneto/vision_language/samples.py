@@ -128,8 +128,9 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 class WholeImage:
     """Transform of images that have texts, without a centre crop.
 
-    If `augmentation.crop` is "centre", the whole image is resized, and then augmented. Without
-    `augmentation`, images are only resized.
+    If `augmentation.crop` is "centre", the whole image is resized to a square, and then augmented.
+    If it is "random_resized", a random rectangle is resized to a square, and then augmented.
+    Without `augmentation`, the whole image is only resized.
     """
 
     input_format: InputFormat

@@ -57,7 +57,8 @@ class ImageTextTask(ImageInputTask):
     """Base of tasks over images with texts.
 
     The model section must be a `VisionLanguageConfig`, and the data section an
-    `ImageTextDataConfig`. In messages, `words` is the name of the texts, in the plural.
+    `ImageTextDataConfig`. `words` is the plural noun for the texts in messages, such as
+    "captions".
     """
 
     words: ClassVar[str] = "texts"
@@ -152,7 +153,7 @@ def read_each_split(
 
 
 def missing_images(rows: ImageSplit) -> np.ndarray:
-    """Return whether the file of each image is missing, boolean (rows, image columns).
+    """Return a boolean array (rows, image columns), True for images whose file is missing.
 
     Raises:
         ValueError: If every row lacks an image.
@@ -184,9 +185,9 @@ def find_columns(
 ) -> Table:
     """Return a table whose columns have the task's names, without rows that lack an image.
 
-    `images` and `words` map the task's column names to the recipe's column names. If the recipe's
-    name is None, the column is found by the names in `COLUMN_ALIASES`. Paths are relative to
-    `folder` (None: the table's folder).
+    `images` and `words` map the task's column names to the recipe's column names. If the
+    recipe's column name is None, the column is found by the names in `COLUMN_ALIASES`. Paths are
+    relative to `folder` (None: the table's folder).
 
     Raises:
         ValueError: If a column is missing, or if no row has an image.
@@ -355,8 +356,9 @@ def coco_files(source: str) -> dict[str, Path]:
     found = layout_files(source, COCO)
     splits = paths_by_split(found, [file.name for file in found])
     for one, other, *_ in (own for own in splits.values() if len(own) > 1):
-        raise ValueError(f"two files for one split: {one} and {other}. Remove one, or set "
-                         "data.source to one and data.validation_source to another.")  # fmt: skip
+        raise ValueError(f"two files for one split: {one} and {other}. Remove one, or "
+                         "set data.source to one file and data.validation_source to another "
+                         "file.")  # fmt: skip
     return {split: own[0] for split, own in splits.items()}
 
 

@@ -112,7 +112,9 @@ def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
     assert task.framed_whole("abcde").tolist() == framed[1].tolist()
     with pytest.raises(ConfigError, match="max_length must be at least 4, not 3"):
         question_task(tmp_path, {"pooling": "mask_token", "max_length": 3})
-    with pytest.raises(ValueError, match="the question has 6 tokens, more than the model's 5"):
+    with pytest.raises(
+        ValueError, match="the question has 6 tokens, more than the model's maximum of 5"
+    ):
         task.framed_whole("abcdef")
     task = question_task(tmp_path, {"pooling": "mask_token"})
     task.tokenizer.mask = None
