@@ -1,6 +1,6 @@
 """Grid over a recipe's fields. Each point of the grid is a run, called a cell.
 
-The folder contains the specification, sweep.json, and a directory for each cell. A cell's directory
+The folder contains the specification (sweep.json) and a directory for each cell. A cell's directory
 contains outcome.json after the run has finished.
 """
 
@@ -213,7 +213,7 @@ def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
     if different and not (different == ["grid"] and grown):
         verb = "differs" if len(different) == 1 else "differ"
         raise ConfigError([f"{folder} contains another comparison: its {', '.join(different)} "
-                           f"{verb} (values may only be added to a grid); choose another "
+                           f"{verb} (only values of the grid may be added); choose another "
                            "--out"])  # fmt: skip
 
 

@@ -308,9 +308,9 @@ def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None
 
 
 def update_to_bound(recipe: Recipe) -> list[float]:
-    """Return the measured change of a label's logit divided by the theory's bound, for each seed.
+    """For each seed, return the measured change of a label's logit divided by the theory's bound.
 
-    The change is measured on a stack with the recipe's width and depth, and random inputs. The
+    The change is measured with random inputs on a stack with the recipe's width and depth. The
     result is [] if no bound is derived for the placement.
     """
     task = recipe.build_task()
@@ -361,11 +361,11 @@ def next_cells(
 ) -> list[tuple[float, int]]:
     """Return a row's next runs, each as (learning rate, seed); [] if there are no more runs.
 
-    The runs of a row differ only in learning rate and seed, and have three stages. In stage 1, the
-    rates in `start` run with the first seed, or with every seed if `every_seed` is true. In stage
-    2, the best rate and the neighbouring rates run with every seed. Stage 2 repeats if another rate
-    becomes the best. In stage 3, runs with the first seed find the largest stable rate. `stable` is
-    the largest stable rate of the previous, smaller size.
+    The runs of a row differ only in learning rate and seed, and are added in three stages. In stage
+    1, the rates in `start` run with the first seed, or with every seed if `every_seed` is true. In
+    stage 2, the best rate and the neighbouring rates run with every seed. Stage 2 repeats if
+    another rate becomes the best. In stage 3, runs with the first seed find the largest stable
+    rate. `stable` is the largest stable rate of the previous, smaller size.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -403,11 +403,11 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next runs of the search for the largest stable rate.
 
-    If `below`, the largest stable rate of the previous, smaller size, exceeds `best`, the search
-    begins at `below` and at the next larger rate. Otherwise, the search begins above `best`. The
-    search ends when the rate of `RATES` above the largest stable rate has failed, or if there is no
-    such rate. `tested` contains the tested rates, ascending, and `failed` the rates at which a run
-    failed.
+    `below` is the largest stable rate of the previous, smaller size. If `below` exceeds `best`, the
+    search begins at `below` and at the next larger rate. Otherwise, the search begins above `best`.
+    The search ends when the next rate of `RATES` above the largest stable rate has failed, or if
+    `RATES` has no larger rate. `tested` contains the tested rates, ascending, and `failed` the
+    rates at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]
@@ -441,7 +441,7 @@ def beside(rate: float, step: int) -> float:
     """Return the nearest rate in `RATES` that is larger or smaller by a factor of at least 1.5.
 
     With `step` 1, the result is larger than `rate`, or infinity if `RATES` has no such rate. With
-    `step` -1, the result is smaller, or 0.
+    `step` -1, the result is smaller than `rate`, or 0 if `RATES` has no such rate.
     """
     far = [other for other in RATES if step * math.log(other / rate) >= math.log(1.5)]
     return nearest(rate, far) if far else max(0.0, step * math.inf)

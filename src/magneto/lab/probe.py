@@ -147,15 +147,16 @@ class LayerReading:
     Attributes:
         name: Path of the layer in the model.
         activation_rms: Root mean square of the layer's output.
-        activation_max: Largest magnitude in the output and in the outputs of its linear layers.
+        activation_max: Largest magnitude in the outputs of the Transformer layer and of the linear
+            layers inside.
         gradient_norm: Norm of the gradient of the layer's parameters, as the optimizer uses it
             (averaged and clipped).
         update_ratio: Norm of the parameters' change in the step, divided by their norm before the
             step.
         attention_logit_max: Largest attention logit among the pairs that the mask allows.
         attention_entropy: Mean entropy of attention in nats, over queries with more than one key.
-        entropy_share: Mean over these queries of entropy / log(number of keys). The ratio is 1 for
-            uniform attention, and 0 for attention to one key.
+        entropy_share: Mean ratio of entropy to log(number of keys), over the same queries. The
+            ratio is 1 for uniform attention, and 0 for attention to one key.
         distinct_rms: Variation between positions: the RMS of the output after subtraction of the
             mean over a sample's positions. If a stack reads several modalities, each modality has
             its own mean. Padded positions are included, unless tokens are packed.
@@ -325,7 +326,8 @@ class ProbeHook:
         """Measure every `period` steps.
 
         Raises:
-            ValueError: If the period is below 2: hooks are added in the step before a measurement.
+            ValueError: If the period is below 2, because hooks are added one step before a
+                measured step.
         """
         if period < 2:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")

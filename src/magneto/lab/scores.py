@@ -99,7 +99,7 @@ class Measured:
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
     """Return the runs in `folders`. Each folder is a comparison or a single run.
 
-    Scores of `magneto evaluate --keep` must be measured on the weights that `weights` names.
+    Scores of `magneto evaluate --keep` must have been measured on the weights named by `weights`.
 
     Raises:
         ValueError: If a file is damaged, a run appears twice, or the table's preset excludes a

@@ -50,8 +50,8 @@ class FirstStep:
         learning_rate: Rate of this step, independent of the schedule.
         loss: Loss after the step, on a part of the step's batch.
         moved: Relative change of the last stack's output (norm of the change / norm of the output).
-        update: Relative change of a layer's weights (norm of the change / norm), averaged over
-            layers.
+        update: Relative change of a layer's weights (norm of the change / norm of the weights),
+            averaged over layers.
     """
 
     learning_rate: float
@@ -65,7 +65,7 @@ def peak_rate(config: TrainingConfig) -> float:
 
 
 def at_peak_rate(config: TrainingConfig) -> TrainingConfig:
-    """Return a configuration whose every step has the peak rate, without warm-up."""
+    """Return a configuration with the peak rate at every step, without warm-up."""
     return replace(config, schedule="constant", warmup_steps=0, warmup_ratio=None)
 
 
@@ -177,7 +177,7 @@ class ShortRun:
         return self.steps[0]
 
     def troubles(self) -> dict[str, tuple[int, Trouble] | None]:
-        """Return the first step with a `Trouble`, and the trouble, by number format."""
+        """For each number format, return the first step with a `Trouble`, and the trouble."""
         found = {}
         for limit in LIMITS:
             each = ((step.step, first_trouble(step.layers, limit)) for step in self.steps)

@@ -1,8 +1,9 @@
 """Extrapolation from a few sizes to a larger size: parabolas and power laws.
 
-The best learning rate is the vertex of a parabola in the logarithm of the rate. The best rate
-depends on size by a power law, which is fitted in logarithms. The law's exponent and scatter have
-priors, because a few sizes do not suffice to measure them. With more sizes, the priors matter less.
+The best learning rate is the vertex of a parabola in the logarithm of the rate. A power law
+describes how the best rate depends on the size, and is fitted in logarithms. The law's exponent and
+scatter have priors, because a few sizes do not suffice to measure them. With more sizes, the priors
+matter less.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def find_vertex(
     Returns:
         The estimated best rate, the estimated loss at this rate, and the place of `tried`. With one
         seed, the error and the interval of the loss are nan. The place is "smallest", "largest", or
-        "" for a rate in between. A better rate may lie beyond the smallest or the largest rate.
+        "" for a rate in between. At the places "smallest" and "largest", a better rate may lie
+        outside the tested range.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)

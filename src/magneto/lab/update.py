@@ -256,7 +256,8 @@ def growth(updates: Sequence[Update]) -> list[Growth]:
     for measure, seeds in measures.items():
         depths = sorted({layers for logs in seeds.values() for layers in logs})
         if len(depths) < 2:
-            raise ValueError(f"growth needs at least two depths; {measure[0]} has {depths}")
+            raise ValueError(f"{measure[0]} was measured only at {depths[0]} layers; growth can be "
+                             "fitted only to two or more depths")  # fmt: skip
         x, low, high = [math.log(layers) for layers in depths], depths[0], depths[-1]
         slopes = [linear_regression(x, [logs[d] for d in depths]).slope for logs in seeds.values()]
         rises = [logs[high] - logs[low] for logs in seeds.values()]
@@ -283,7 +284,7 @@ def effective_scales(stack: ProbedStack) -> Scales:
     sublayers = [part for layer in stack.layers for part in layer.children()]
     alphas = {part.alpha for part in stack.layers.modules() if isinstance(part, Residual)}
     if len(alphas) != 1:
-        raise ValueError(f"the skip connections have several weights: {sorted(alphas)}")
+        raise ValueError(f"the skip connections have different weights: {sorted(alphas)}")
     measured = [
         [role for _, projection in sublayer_projections(sublayer) for role in projection.roles()]
         for sublayer in sublayers

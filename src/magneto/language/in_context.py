@@ -112,7 +112,7 @@ class SuiteScore:
     """Accuracy of a model on a suite with a given number of demonstrations.
 
     Attributes:
-        seeds: Seeds of the demonstrations; the first seed if there are no demonstrations.
+        seeds: Seeds of the demonstrations; only the first seed if there are no demonstrations.
         by_sum: Accuracy by summed log-likelihoods.
         by_mean: Accuracy by mean log-likelihoods per token.
         partial: Whether the suite scores the text after a blank. The paper reports `by_sum` for

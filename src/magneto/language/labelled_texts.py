@@ -162,7 +162,7 @@ def read_tables(
 ) -> dict[str, Table]:
     """Return the labelled texts of a source by split; a single file is the split "train".
 
-    `splits` maps each split to possible names of files or of splits on the hub.
+    `splits` maps each split to the names that the split may have in a folder or on the hub.
     """
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":

@@ -230,5 +230,8 @@ class TextClassifier(nn.Module):
         attention_mask: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """Return logits, or numbers for regression, (batch, classes); see `TextEncoder`."""
+        """Return logits (batch, classes), or numbers (batch, 1) for regression.
+
+        The arguments are as in `TextEncoder`.
+        """
         return self.head(self.text_encoder(tokens, attention_mask, token_types), attention_mask)

@@ -69,8 +69,8 @@ class Suite:
             without a blank.
         hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if the suite is not on the hub.
         fields: Fields of a record, for messages.
-        questions: Splits to take questions from, preferred first; "" is a file without a split
-            name.
+        questions: Splits to take questions from, preferred first; "" stands for a file whose name
+            contains no split.
         demonstrations: Splits of the demonstrations, preferred first.
     """
 
@@ -189,7 +189,8 @@ SUITES = {
         ),
         Suite(
             "storycloze", ("storycloze",), parse_storycloze, False, "",
-            "input_sentence_1 to 4, sentence_quiz1, sentence_quiz2, answer_right_ending",
+            "input_sentence_1 to input_sentence_4, sentence_quiz1, sentence_quiz2, "
+            "answer_right_ending",
             ("test", "validation", ""), ("train", "validation"),
         ),
         Suite(
@@ -209,8 +210,8 @@ class SuiteQuestions:
     """Questions and demonstrations of a suite.
 
     Demonstrations come from `pool`. If `pool` is None, demonstrations come from the other
-    questions. In messages, `source` names the origin of the questions, and `pool_source` that of
-    the demonstrations.
+    questions. In messages, `source` names the origin of the questions, and `pool_source` names the
+    origin of the demonstrations.
     """
 
     suite: Suite
@@ -257,8 +258,8 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
-"""Maps a split to its source and a function that reads its records. "" is a split without a
-name."""
+"""Maps a split to its source and a function that reads its records. "" stands for a file whose name
+contains no split."""
 
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:

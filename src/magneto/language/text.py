@@ -403,7 +403,7 @@ class StreamedBlocks:
 
 
 def parse_window_count(line: bytes) -> tuple[int, int] | None:
-    """Read a block and its number of windows from a line; return None for a truncated line."""
+    """Read the pair (block, number of windows) in a line; return None for a truncated line."""
     try:
         block, windows = json.loads(line)
     except (ValueError, TypeError):

@@ -227,12 +227,13 @@ class Mask:
 
     Attributes:
         allowed: Mask of allowed pairs, boolean (batch or 1, 1, query length, key length). If
-            `allowed` is None, every query may attend to every key. If a query has no allowed keys,
-            its row is True everywhere, so that the softmax is finite.
+            `allowed` is None and `causal` is False, every query may attend to every key. If a query
+            has no allowed keys, its row is True everywhere, so that the softmax is finite.
         seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). Queries
             without allowed keys get the output 0. None means that every query has an allowed key.
-        causal: True for causal attention: no position attends to a later position. For causal
-            attention, `allowed` is None.
+        causal: True if the mask is the causal order alone: each position may attend to itself and
+            to all earlier positions. Then `allowed` is None. A causal order combined with padding,
+            a window or a cache is part of `allowed`.
     """
 
     allowed: Tensor | None = None
@@ -262,8 +263,8 @@ def build_mask(
         x: Input of the stack, (batch, query length, width).
         past: Number of cached positions before `x`.
         causal: True for causal attention: no position attends to a later position.
-        window: Number of positions to attend to, or None for all positions. A causal window ends at
-            the query. Without `causal`, the window extends equally far before and after the query.
+        window: Number of positions that a query attends to, itself included, or None for all
+            positions. Without `causal`, the query also attends to the next `window` - 1 positions.
 
     Raises:
         ValueError: If the mask is not boolean or has a wrong shape.

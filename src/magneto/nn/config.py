@@ -179,7 +179,8 @@ class TransformerConfig:
     @rule
     def _grid_has_places(self) -> Iterator[str]:
         if self.grid_positions != "none" and self.grid is None:
-            yield f"grid_positions {self.grid_positions!r} must be 'none': only images have a grid"
+            yield (f"grid_positions must be 'none', not {self.grid_positions!r}: "
+                   "only images have a grid")  # fmt: skip
         if self.grid_positions != "none" and self.positions not in ADDED_POSITIONS:
             added = ", ".join(ADDED_POSITIONS)
             yield f"with grid_positions, positions must be one of {added}, not {self.positions!r}"
@@ -189,7 +190,8 @@ class TransformerConfig:
         if self.parametrization == "standard":
             return
         if self.base_width is None:
-            yield "base_width is missing: parametrization 'mup' needs the width of the tuned model"
+            yield ("base_width is missing: parametrization 'mup' needs the width of the model "
+                   "whose learning rate was tuned")  # fmt: skip
         elif any(size * self.base_width % self.width for size in self._sizes_of_width().values()):
             sizes = ", ".join(f"{name} {size}" for name, size in self._sizes_of_width().items())
             yield (f"base_width ({self.base_width}) does not fit width ({self.width}): these "

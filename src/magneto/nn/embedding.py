@@ -74,10 +74,10 @@ class PatchEmbedding(nn.Module):
 class ConvolutionalStem(nn.Module):
     """Convolutional stem: strided convolutions with norm and GELU (arXiv 2106.14881).
 
-    The strides are the prime factors of the patch size, so there is one vector per patch. After the
-    first convolution, an additional convolution has stride 1. Neither norm nor GELU follows the
-    final convolution. The vector of a patch also depends on pixels around the patch. This overlap
-    helps if there are few training images. Weights have torch's initialisation.
+    The strides are the prime factors of the patch size, so there is one vector per patch. An
+    additional convolution with stride 1 follows the first convolution. Neither norm nor GELU
+    follows the final convolution. The vector of a patch also depends on pixels around the patch.
+    This overlap helps if there are few training images. Weights have torch's initialisation.
     """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:

@@ -14,10 +14,11 @@ submodule. A model can therefore be built on the meta device and initialised lat
 | LayerScale                         | configured value                                       |
 | positions, embeddings, heads       | set by the tensor's own module, never scaled           |
 
-The base distribution is one of four distributions. xavier_normal and xavier_uniform have the
-standard deviation sqrt(2 / (fan_in + fan_out)). normal and truncated_normal have the standard
-deviation 0.02, and truncated_normal is cut at two sigma. Each slice of a fused weight is
-initialised separately, with the fans of the slice. Section 3.2 of the paper derives Sub-LN's gain.
+The base distribution is one of four distributions. The distributions "xavier_normal" and
+"xavier_uniform" have the standard deviation sqrt(2 / (fan_in + fan_out)). "normal" and
+"truncated_normal" have the standard deviation 0.02, and "truncated_normal" is cut at two sigma.
+Each slice of a fused weight is initialised separately, with the fans of the slice. Section 3.2 of
+the paper derives Sub-LN's gain.
 """
 
 from __future__ import annotations

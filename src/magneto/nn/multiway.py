@@ -9,10 +9,10 @@ both modalities. The table lists the experts of each sublayer.
 | "decoupled"        | vision, language | vision, language                                 |
 | "shared_attention" | shared           | vision, language; in top layers one for pairs    |
 
-Linear layers do not process padding. Only attention needs padded rows, (samples, longest, ...). In
-each padded row, vision tokens come before language tokens. The data loader computes the place of
-each token in the padded rows on the CPU (`pack`). Thus the forward pass does not wait for values
-from a GPU.
+Linear layers do not process padding. Only attention needs padded rows, (samples, length, ...). The
+length is that of the longest sample. In each padded row, vision tokens come before language tokens.
+The data loader computes the place of each token in the padded rows on the CPU (`pack`). Thus the
+forward pass does not wait for values from a GPU.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class Packing:
         return build_memory_mask(given)
 
     def means(self, tokens: Tensor, place: Tensor) -> Tensor:
-        """For each token, return the mean over all given tokens of the same sample.
+        """For each token, return the mean over all tokens of the same sample and modality.
 
         `tokens` has all tokens of one modality, (tokens, width). `place` has the place of each
         token, (tokens,).
@@ -330,8 +330,8 @@ class Packing:
         """Return the row numbers of the first `count` samples of each kind.
 
         The kinds are images without text, image-text pairs, and texts without image. If a kind has
-        fewer samples, rows of the next kind are returned too. The method does not wait for the
-        device.
+        fewer samples, the result also contains rows of the next kind, or repeats the last row. The
+        method does not wait for the device.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
@@ -422,7 +422,7 @@ def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
 
 
 class ToRows(torch.autograd.Function):
-    """Operation that copies tokens into padded rows, with a faster backward pass than autograd."""
+    """Operation that copies tokens to padded rows, with a faster backward pass than autograd's."""
 
     @staticmethod
     def forward(

@@ -183,7 +183,7 @@ class GridIndex(GridEncoding):
 
 
 class SharedGridBias(GridIndex):
-    """Bias of BEiT that all layers share, initially 0 (arXiv 2106.08254).
+    """BEiT's relative bias, with one table for all layers, initially 0 (arXiv 2106.08254).
 
     Each head has a bias for each relative position.
     """
@@ -201,7 +201,7 @@ class GridRotaryTable(GridEncoding):
     """Rotary angles on a grid, as in EVA-02.
 
     Half of each head's features are rotated by the row, half by the column of the position.
-    Rows and columns are stretched to the size of `reference_grid` (arXiv 2303.11331).
+    Row and column indices are rescaled to the size of `reference_grid` (arXiv 2303.11331).
     """
 
     def forward(self, x: Tensor) -> Tensor:

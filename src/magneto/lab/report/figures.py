@@ -154,7 +154,7 @@ def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]
 
 
 def _shift(rates: Sequence[float], position: float, count: int) -> float:
-    """Return a factor of the x coordinate, so that markers at one rate do not overlap."""
+    """Return a factor for x coordinates, so that the placements' markers do not overlap."""
     gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
     return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
 

@@ -170,8 +170,8 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
     """Compare the losses of the rows that learned at every size.
 
     Yields:
-        The name of the first such row A, and of another such row B; log(loss of B / loss of A) at
-        each size; the law fitted to this logarithm.
+        The names of two such rows: A, the first one, and B, another one. Then log(loss of B / loss
+        of A) at each size, and the law fitted to this logarithm.
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
@@ -182,7 +182,7 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield a table line for each row but the first, with its loss relative to the first row's."""
+    """Yield a table line for each pair of rows in `gaps`: the loss of B relative to that of A."""
     for first, row, measured, law in gaps(found):
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]

@@ -183,7 +183,7 @@ def counted(values: Sized, name: str) -> str:
 def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds as text.
 
-    If rates near the best rate of each row have additional seeds, their total number of seeds
+    If the rates near each row's best rate have additional seeds, the number of seeds at these rates
     follows in brackets.
     """
     everywhere = set(comparison["seeds"])
