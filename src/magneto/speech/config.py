@@ -58,7 +58,10 @@ class FilterBankConfig:
 
 @configuration
 class AugmentationConfig:
-    """Data augmentation, sampled anew in each epoch. The defaults are the paper's."""
+    """Data augmentation, sampled anew in each epoch.
+
+    The defaults are those of the paper (arXiv 2210.06423).
+    """
 
     frequency_masks: NonNegativeInt = 2
     """Number of SpecAugment's frequency masks (arXiv 1904.08779); 0 for none."""

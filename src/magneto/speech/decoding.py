@@ -1,9 +1,9 @@
 """Decoding of transducers: greedy search by label looping, and modified beam search.
 
-Label looping (arXiv 2406.06220) alternates a search for labels and an update of the predictor. For
-each utterance, the search goes from the current frame to the next label. The predictor is then
-updated with the new labels of all utterances. The search evaluates several frames at a time,
-because most frames emit blank.
+Label looping (arXiv 2406.06220) alternates between a search for labels and an update of the
+predictor. For each utterance, the search goes from the current frame to the next label. The
+predictor is then updated with the new labels of all utterances. The search evaluates several frames
+at a time, because most frames emit blank.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Search(ABC):
 
         Args:
             model: Transducer in evaluation mode.
-            state: State after the previous frames, which stays unchanged.
+            state: State after the previous frames. This state is not modified.
             encoded: Encoder outputs of the new frames, (batch, frames, width).
             lengths: Number of new frames of each utterance, (batch,). Further frames of `encoded`
                 are padding.
@@ -312,7 +312,9 @@ class Beam:
 
 @dataclass(frozen=True, kw_only=True)
 class ModifiedBeamSearch(Search):
-    """Time-synchronous beam search with at most one label per frame (icefall's modified search).
+    """Time-synchronous beam search with at most one label per frame.
+
+    In icefall, this method is called `modified_beam_search`.
 
     Attributes:
         width: Number of hypotheses per utterance during the search.

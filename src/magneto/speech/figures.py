@@ -49,9 +49,10 @@ def recognised_words(
 
 @torch.no_grad()
 def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
-    """Draw an utterance, and the word errors of the first `BATCHES` validation batches.
+    """Return figures of one utterance, and a table of word errors.
 
-    The figures of the utterance are a spectrogram and an alignment.
+    The figures of the utterance are a spectrogram and an alignment. The table covers the first
+    `BATCHES` validation batches.
     """
     device = next(model.parameters()).device
     answers: list[tuple[str, str, str]] = []
@@ -165,9 +166,9 @@ def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
         "errors-by-word",
         "Errors by word",
         f"{utterances} validation utterances have {sum(total.values())} words. "
-        f"The model recognised {sum(correct.values())} of them correctly. There are {len(total)} "
-        f"different words. The table lists up to {MOST_WORDS} words with errors, starting with the "
-        "word with the most errors. Counts are in parentheses.",
+        f"The model recognised {sum(correct.values())} of them correctly. The references have "
+        f"{len(total)} different words. The table lists up to {MOST_WORDS} words with errors, "
+        "starting with the word with the most errors. Counts are in parentheses.",
         table(lines, right=(1, 2, 3)),
     )
 

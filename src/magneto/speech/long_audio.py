@@ -199,7 +199,7 @@ class Transcriber:
         model: Transducer in evaluation mode.
         vocabulary: Vocabulary of the model's labels.
         data: Data configuration of the model's run. `cmvn` must not be "global".
-        search: Search for labels.
+        search: Search method, greedy or beam search.
         window: Length of a window in seconds, such as a typical duration of training utterances.
         overlap: Overlap of windows in seconds, at most half a window.
         batch_size: Number of windows per batch.

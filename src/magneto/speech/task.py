@@ -146,8 +146,8 @@ class SpeechRecognition(Task):
         """Return the weighted sum of the losses; log the unweighted losses and two ratios.
 
         `non_finite` is the number of utterances without a finite loss, divided by the number of
-        those with a finite loss. `padding` is the mean share of padded frames in a group, over
-        utterances with a finite loss.
+        those with a finite loss. `padding` is the share of padding in a group's frames,
+        averaged over groups. Each group is weighted by its number of utterances with a finite loss.
         """
         losses = []
         for group in batch:

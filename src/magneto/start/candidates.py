@@ -236,9 +236,10 @@ def is_nlvr2(path: Path) -> bool:
 def candidates_of_tables(
     tables: Sequence[Path], files: Sequence[Path], images: Sequence[Path], given: Mapping[str, Any]
 ) -> list[Candidate]:
-    """Return the tasks for the tables in a folder, or [] if they do not name the folder's images.
+    """Return the tasks for the tables in a folder.
 
-    If a table names the images, the recipe's `data.source` is the table, not its folder.
+    The result is [] if the folder has images, but the tables do not name them. If a table
+    names the images, the recipe's `data.source` is the table, not its folder.
     """
     splits = paths_by_split(tables, [path.name for path in tables])
     own = {f"data.{what}source": str(splits[split][0])
@@ -259,7 +260,7 @@ def candidates_of_tables(
 
 
 def have_field(files: Sequence[Path], name: str) -> bool:
-    """Return whether there are several files, and records with the field `name` in each of them."""
+    """Return whether there are several files, each with records that have the field `name`."""
     records = all(has_ending(path, RECORDS) for path in files) and len(files) > 1
     return records and all(name in next(stream_records(path, Counts()), {}) for path in files)
 
@@ -475,8 +476,8 @@ def length_of(table: Table, name: str) -> int:
 def column_kind(table: Table, name: str) -> str:
     """Return the kind of a column.
 
-    Inputs and labels have the kind image, audio, class, number, list or text. Other columns
-    have the kind date, row number, constant or nothing.
+    Inputs and labels have the kind "image", "audio", "class", "number", "list" or "text". Other
+    columns have the kind "date", "row number", "constant" or "nothing" (no values).
     """
     column = table.columns[name]
     if isinstance(column, Classes):

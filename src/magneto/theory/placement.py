@@ -68,7 +68,7 @@ def sub_gain(depth: Depth) -> float:
 
     A single stack has the gamma sqrt(log 2N). In an encoder-decoder, the encoder has the gamma
     sqrt(log(3M) log(2N) / 3), and the decoder has the gamma sqrt(log 3M). Gamma is not clamped, and
-    is below 1 for a single stack with N = 1.
+    can be below 1, for example for a single stack with N = 1.
     """
     if depth.alone:
         return sqrt(log(2 * depth.layers))
@@ -359,7 +359,7 @@ VARIANTS: dict[str, Placement] = {
         ),
     )
 }
-"""Variants of the placements in `PLACEMENTS`. Recipes may use both."""
+"""Variants of the placements in `PLACEMENTS`. Recipes may use the variants too."""
 
 
 def find_placement(name: str | Placement) -> Placement:

@@ -197,7 +197,10 @@ class RunWeights:
         return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
 
     def save_checkpoint(self, kinds: PiecesByKind, state: dict[str, Any]) -> None:
-        """Write the checkpoint of a step, then remove the oldest checkpoints."""
+        """Write the checkpoint of a step, then remove old checkpoints.
+
+        The newest `training.keep_checkpoints` undamaged checkpoints are kept.
+        """
         directory = step_directory(self.run / "checkpoints", state["step"])
 
         def prune() -> None:  # damaged checkpoints don't count

@@ -210,7 +210,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return the indices of this rank's micro-batches in a step, and the number on all ranks."""
+    """Return the indices of this rank's micro-batches, and the number of all ranks' micro-batches.
+
+    Both results are for one step.
+    """
     accumulated = config.gradient_accumulation_steps
     count = world.world_size * accumulated
     if config.batch_size < count:

@@ -439,7 +439,7 @@ def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> l
 
 
 def print_evaluation(state: Any) -> None:
-    """Print the latest evaluation in one line, unless the run's last lines show the same values."""
+    """Print the latest evaluation in one line, unless `closing_lines` shows the same values."""
     step, best, metrics = state.step, state.weights.best, state.metrics
     ended = state.stop is not None or step == state.config.steps
     replaced = state.config.patience and best and best[0]["step"] != step

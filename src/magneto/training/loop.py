@@ -197,7 +197,8 @@ def train(
 
     Raises:
         ValueError: If the learning rate is missing.
-        ValueError: If the device or the ranks are not available.
+        ValueError: If the device is not available.
+        ValueError: If the strategy does not fit torchrun's processes.
         ValueError: If a batch has fewer examples than micro-batches.
         ValueError: If `run` has checkpoints, but `resume` is False or the recipe differs.
         FileNotFoundError: If `run` is removed during training.

@@ -6,9 +6,9 @@ needs memory for the whole model. A module's random numbers depend on the seed a
 alone.
 
 Module-by-module initialisation works if `reset_parameters` alone fills a module's tensors, as in
-torch and Magneto. It fails for modules that set values in a child, load weights, or have parameters
-without `reset_parameters`. If a model has such a module, every process builds the whole model, and
-then keeps its own rows.
+torch and Magneto. Module-by-module initialisation fails for modules that set values in a child,
+load weights, or have parameters without `reset_parameters`. If a model has such a module, every
+process builds the whole model, and then keeps its own rows.
 """
 
 from __future__ import annotations

@@ -115,14 +115,14 @@ class ParallelDataConfig:
     def _languages_include_the_required(self) -> Iterator[str]:
         languages = set(self.languages or ())
         if self.languages is not None and len(languages) < 2:
-            yield "languages must be two or more"
+            yield "languages must name at least two languages"
         elif self.languages and (missing := sorted(required_languages(self) - languages)):
             where = "used in directions" if self.directions else "the pivot language"
             yield f"languages must include {', '.join(missing)} ({where})"
 
 
 def required_languages(config: ParallelDataConfig) -> frozenset[str]:
-    """Return the languages of `directions`, or the pivot language if there are none."""
+    """Return the languages of `directions`, or the pivot language if no directions are set."""
     directions = config.directions or ()
     return frozenset(name for d in directions for name in split_direction(d)) or frozenset(
         [config.pivot_language]

@@ -256,7 +256,7 @@ def signatures() -> dict[str, str]:
 def average_directions(
     values: Mapping[LanguagePair, float], pivot_language: str
 ) -> dict[str, float]:
-    """Average a score over directions, as in the table of the paper.
+    """Average a score over directions, as in the paper's table of BLEU scores.
 
     `out` is the mean over directions from the pivot language. `into` is the mean over directions
     into the pivot language. `both` is the mean of the two scores `out` and `into`. Without

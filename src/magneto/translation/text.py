@@ -215,7 +215,8 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
 def read_sentences(path: Path, counts: Counts) -> Iterator[str]:
     """Yield the lines of a file, without the lines of XML tags in IWSLT's training files.
 
-    In the test sets of IWSLT (.xml) and WMT (.sgm), the text between <seg> and </seg> is a line.
+    In the test sets of IWSLT (.xml) and WMT (.sgm), the text between <seg> and </seg> counts as a
+    line.
     """
     name = unpacked_name(path)
     segmented, tagged = name.endswith((".xml", ".sgm")), ".tags." in name
@@ -417,9 +418,9 @@ def training_directions(
         return [(one, other), (other, one)]
     if not others:
         one, other = min(available)
-        raise ValueError(f"{config.source} has no text with {pivot} (data.pivot_language). {has} "
-                         f"Give --data.pivot_language {one}, or --data.directions "
-                         f"{one}-{other}.")  # fmt: skip
+        raise ValueError(f"{config.source} has no text that pairs another language with {pivot} "
+                         f"(data.pivot_language). {has} Give --data.pivot_language {one}, or "
+                         f"--data.directions {one}-{other}.")  # fmt: skip
     return [(pivot, other) for other in others] + [(other, pivot) for other in others]
 
 

@@ -184,7 +184,10 @@ class Augmentation:
         return random_erasing(image, self.config.erasing, random) if self.config.erasing else image
 
     def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Return the picture before normalisation and erasing, uint8 (size, size, channels)."""
+        """Return the augmented picture, uint8 (size, size, channels).
+
+        Normalisation and erasing are not applied.
+        """
         config, size = self.config, self.input_format.size
         if config.crop == "centre":
             found = centre_crop(picture, size, size)

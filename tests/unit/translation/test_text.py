@@ -243,7 +243,7 @@ def test_all_directions_with_the_pivot_or_those_given() -> None:
     assert directions(directions=("de-fr",), languages=("de", "fr", "xx")) == [("de", "fr")]
     alone = training_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
     assert alone == [("src", "tgt"), ("tgt", "src")]
-    with pytest.raises(ValueError, match="no text with xx"):
+    with pytest.raises(ValueError, match="pairs another language with xx"):
         training_directions(ParallelDataConfig(pivot_language="xx"), {("src", "tgt")}, ["src"])
 
 
