@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
         """Return a command's options, and the values of recipe fields by dotted name.
 
         Fields are set by `--a.field value` and `--a.field=value`. The options --seed and --task
-        also set fields. In a parser with `with_data`, --data sets `data.source`.
+        also set fields. If `with_data` was called, --data sets `data.source`.
         """
         overrides: dict[str, str] = {}
         own: list[str] = []

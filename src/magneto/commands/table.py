@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     best += averages(best, preset.averaged)
     rows = list(dict.fromkeys(run.row for run in runs))
     tables = [table("best settings of each row", best, rows, preset)]
-    tables += [table(f"all at {words(point)}", s, rows, preset) for point, s in shared.items()]
+    tables += [table(f"all rows at {words(point)}", s, rows, preset) for point, s in shared.items()]
     first, *others = map(aligned, tables)
     notes = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]
     value = {

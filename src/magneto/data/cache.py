@@ -82,7 +82,7 @@ def is_cached(path: Path, progress: Progress = SILENT) -> bool:
     try:
         check_directory(path)
     except DamagedError as error:
-        progress.say(f"{error}; creating it again")
+        progress.say(f"{error}; creating the directory again")
         damaged = path.resolve()
         temporary = temporary_path(damaged)
         with suppress(FileNotFoundError):  # another process removed it

@@ -244,10 +244,10 @@ def number_rows(
     counts: Counts,
     read: Callable[[Record], R | None],
 ) -> Iterator[tuple[int, R]]:
-    """Convert each table row to a dict by column name; yield its number and the result of `read`.
+    """Yield the number of each table row, and the result of `read` for the row.
 
-    The header is row 1. Blank rows are skipped. Rows with too few or too many cells are counted as
-    malformed.
+    `read` gets the row as a dict by column name. The header is row 1. Blank rows are skipped. Rows
+    with too few or too many cells are counted as malformed.
     """
 
     def parse(cells: list[str]) -> R | None:
@@ -397,7 +397,7 @@ def is_list(path: Path) -> bool:
 
 
 def tar_members(shard: Path, counts: Counts) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yield, for each regular file in a tar file, the open tar file and the regular file.
+    """For each regular file in a tar file, yield the open tar file and the file's `TarInfo`.
 
     The rest of a damaged or incomplete tar file is skipped, and counted as a malformed record.
     Python's `tarfile` would stop at a damaged header without an error.

@@ -179,8 +179,8 @@ def find_metadata(folder: Path) -> dict[str, Path]:
     """Find train/metadata.csv and similar tables, and return their paths by split.
 
     This is the layout of Hugging Face's imagefolder and audiofolder: the folder of each split has a
-    table, metadata.csv or metadata.jsonl, beside its files. Without a table in each split, return
-    an empty dictionary.
+    table, metadata.csv or metadata.jsonl, beside its files. If the split "train" is missing, or a
+    split has no table, return an empty dictionary.
     """
     splits = standard_splits({path.name.lower(): path for path in sorted(folder.iterdir())})
     tables = {split: [place / name for name in METADATA if (place / name).is_file()]

@@ -305,9 +305,9 @@ def hold_out(
     """Divide a table into training and validation rows by the hash of a column.
 
     Rows with the same value stay together. New rows rarely change whether an old row is held out.
-    There are two exceptions. If one of the two tables is empty, all rows with one value move to
-    this table. If fewer than half of the requested rows would be held out, further values are held
-    out, ordered by hash.
+    The division by hash has two exceptions. If one of the two tables would be empty, all rows with
+    one value move to this table. If fewer than half of the requested rows would be held out,
+    further values are held out, ordered by hash.
 
     Args:
         table: Table to divide.

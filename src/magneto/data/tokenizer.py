@@ -96,9 +96,9 @@ class ByteTokenizer:
 class FastTokenizer:
     """Tokenizer from a tokenizer.json of the `tokenizers` library, such as GPT-2's.
 
-    If a text contains the name of a special token, the name is encoded as plain text. A name that
-    is a word of the vocabulary is encoded character by character. Data pipelines add the
-    end-of-document token, and the tokenizer does not.
+    If a text contains the name of a special token, the name is encoded as plain text. If the name
+    is also an ordinary word of the vocabulary, the name is encoded character by character. Data
+    pipelines add the end-of-document token, and the tokenizer does not.
     """
 
     def __init__(self, path: Path) -> None:

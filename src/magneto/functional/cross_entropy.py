@@ -277,7 +277,7 @@ def frequency_sums(
 
 
 def operand_type(weight: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with a weight, which depends on autocast."""
+    """Return the dtype of matrix products with `weight`: autocast's, or else the weight's own."""
     kind = weight.device.type
     # Autocast knows no meta device. torch.amp.is_autocast_available cannot be traced by torch 2.11.
     if kind == "meta" or not torch.is_autocast_enabled(kind):

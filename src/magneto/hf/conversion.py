@@ -1,8 +1,8 @@
 """Conversion of weights between Magneto and other libraries.
 
-This module converts models of transformers, torch's TransformerEncoder, and weight files of timm,
-torchscale, fairseq and BEiT-3. A converted model has the same outputs, up to rounding. A feature
-that the target lacks raises ValueError.
+This module converts models of the library transformers, torch's `TransformerEncoder`, and weight
+files of timm, torchscale, fairseq and BEiT-3. A converted model has the same outputs, up to
+rounding. A feature that the target lacks raises ValueError.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ def read_config(source: str | Path | nn.Module) -> Any:
     if held.is_file():
         kind = read_object(held).get("model_type")
         if not isinstance(kind, str):
-            raise ValueError(f"{held} has no model_type. Give a directory that transformers wrote.")
+            raise ValueError(f"{held} has no model_type. Give a directory that the library "
+                             "transformers wrote.")  # fmt: skip
         if not kind.startswith("magneto"):
             find_format(KOSMOS2.name if kind == WHOLE_KOSMOS2 else kind)
     from transformers import AutoConfig
@@ -189,7 +190,7 @@ def read_config(source: str | Path | nn.Module) -> Any:
 
 
 def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
-    """Convert a Magneto model to a model of transformers, in evaluation mode.
+    """Convert a Magneto model to a transformers model, in evaluation mode.
 
     `name` is a `model_type` of transformers, such as "gpt2". `values` are further fields of
     transformers' configuration, such as `eos_token_id`.

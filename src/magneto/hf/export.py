@@ -1,4 +1,4 @@
-"""Exports to transformers, and evaluation by lm-evaluation-harness."""
+"""Exports to the library transformers, and evaluation by lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Assets:
     Attributes:
         values: Fields of transformers' configuration.
         tokenizer: Magneto's tokenizer.
-        processors: Tokenizer and processors of transformers.
+        processors: Tokenizer and processors of the library transformers.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)

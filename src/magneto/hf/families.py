@@ -1,4 +1,4 @@
-"""Formats of the supported models of transformers."""
+"""Formats of the supported models of the library transformers."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ GATES = {
     "relu": "reglu",
     "relu2": "relu2_glu",
 }
-"""Maps activations of transformers to Magneto's gated activations."""
+"""Maps names of activations in the library transformers to Magneto's gated activations."""
 
 
 def read_llama(config: Any) -> dict[str, Any]:

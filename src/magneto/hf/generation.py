@@ -1,6 +1,6 @@
 """Text generation and beam search by transformers' `generate`.
 
-Beam search for translation follows three rules of fairseq. A hypothesis at the length limit gets
+Beam search for translation follows these rules of fairseq. A hypothesis at the length limit gets
 the end token, and the score includes the log-probability of the end token. For each sentence, the
 search ends when the number of finished hypotheses equals the number of beams. A translation is not
 empty and has no padding token. The last translations of an n-best list can differ from fairseq's

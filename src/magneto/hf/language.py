@@ -1,4 +1,4 @@
-"""Language models, text encoders and translation models for transformers.
+"""Language models, text encoders and translation models for the library transformers.
 
 Arguments are named as in the library transformers. `input_ids` have shape (batch, length).
 `attention_mask` is 1 for tokens and 0 for padding. Padding is on the left or on the right. Labels
@@ -457,11 +457,11 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     ) -> Seq2SeqLMOutput:
         """Return logits, and the loss if there are labels.
 
-        `input_ids` and `attention_mask` belong to the source. `encoder_outputs`, the result of
-        `get_encoder()`, replace `input_ids`. `decoder_input_ids` of shape (batch, target length)
-        are by default the shifted labels. `decoder_attention_mask` has shape (batch, cached +
-        target length). `cache` is an `EncoderDecoderCache` of transformers. Pass `labels`
-        of shape (batch, target length) unshifted.
+        `input_ids` and `attention_mask` belong to the source. `encoder_outputs` are outputs of the
+        encoder that `get_encoder()` returns, and replace `input_ids`. `decoder_input_ids` of shape
+        (batch, target length) are by default the shifted labels. `decoder_attention_mask` has shape
+        (batch, cached + target length). `cache` is an `EncoderDecoderCache` of transformers. Pass
+        `labels` of shape (batch, target length) unshifted.
         """
         self.check_arguments(others)
         enabled, target = self.wants_hidden_states(others), decoder_input_ids

@@ -164,7 +164,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     taken = {state[name].data_ptr() for name in used}
     left = [name for name in state if name not in used and state[name].data_ptr() not in taken]
     if left:
-        raise ValueError(f"the other format has no counterpart of Magneto's tensor {left[0]!r}")
+        raise ValueError(f"the target format has no counterpart of Magneto's tensor {left[0]!r}")
     return theirs
 
 
@@ -304,7 +304,7 @@ def not_held(config: TransformerConfig) -> set[str]:
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """Conversion between model classes of transformers and of Magneto."""
+    """Conversion between model classes of the library transformers and of Magneto."""
 
     # The `model_type` in transformers.
     name: str
@@ -432,7 +432,7 @@ class WeightFormat:
 
 
 def square(patches: int) -> int:
-    """Return the side of a square image in patches, or raise ValueError."""
+    """Return the number of patches per side of a square image, or raise ValueError."""
     if patches <= 0 or math.isqrt(patches) ** 2 != patches:
         raise ValueError(f"{patches} patches are not a square image")
     return math.isqrt(patches)

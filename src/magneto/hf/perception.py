@@ -1,4 +1,4 @@
-"""Models of images, speech, and images with texts for transformers.
+"""Models of images, of speech, and of images with texts, for the library transformers.
 
 Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
 `input_ids` and `attention_mask` have shape (texts, length). The mask is 1 for tokens and 0 for

@@ -1,4 +1,4 @@
-"""Tokenizers, image processor and speech feature extractor for transformers.
+"""Tokenizers, image processor and speech feature extractor for the library transformers.
 
 Inputs are prepared as in training. SentencePiece models are not converted to a tokenizer.json,
 because a tokenizer.json would segment some texts differently. If two segmentations have

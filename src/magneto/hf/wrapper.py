@@ -128,11 +128,12 @@ def placement_name(config: TransformerConfig) -> str:
 
 
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
-    """Configuration of language models for transformers; base class of other configurations.
+    """Configuration of language models for the library transformers.
 
-    `core` contains the fields of Magneto's configuration. These fields are separate because some
-    names, such as `max_length`, have another meaning in transformers. Sizes are also available
-    under transformers' names, such as `hidden_size`.
+    The other configurations are subclasses of this class. `core` contains the fields of Magneto's
+    configuration. These fields are separate because some names, such as `max_length`, have another
+    meaning in transformers. Sizes are also available under transformers' names, such as
+    `hidden_size`.
 
     Attributes:
         shape: Class of Magneto's own configuration.
@@ -222,7 +223,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
 
 
 class MagnetoEncoderConfig(MagnetoConfig):
-    """Configuration of text encoders for transformers, with or without a head."""
+    """Configuration of text encoders, with or without a head, for the library transformers."""
 
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig

@@ -96,7 +96,7 @@ def unfinished(summaries: Sequence[Summary]) -> list[str]:
 
 def not_learned(summaries: Sequence[Summary]) -> list[str]:
     none = [s for s in summaries if s.stuck + s.diverged and not s.finished + s.missing]
-    some = [f"{s.title} in {s.stuck} of {s.ended}" for s in summaries if s.stuck and s not in none]
+    some = [f"{s.stuck} of {s.ended} for {s.title}" for s in summaries if s.stuck and s not in none]
     sentences = []
     if none and len(none) < len(summaries):
         sentences.append(f"Rows in which no run learned: {', '.join(s.title for s in none)}.")
@@ -117,7 +117,7 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
     sentences = [f"Largest stable learning rates ({seeds} at every rate): {found}."]
     if len(summaries) > 1 and count < ENOUGH_SEEDS:
         sentences.append("These seeds are too few to compare largest stable rates.")
-    fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"
+    fails = [f"{s.others_failed[0]} of {s.others_failed[1]} for {s.title}"
              for s in stable if s.others_failed[0]]  # fmt: skip
     if fails:
         sentences.append(
@@ -145,7 +145,7 @@ def divergence(summaries: Sequence[Summary]) -> list[str]:
     """Return a list with one sentence on diverged runs, or [] if no run has ended."""
     if not any(s.ended for s in summaries):
         return []
-    lost = [f"{s.title} in {s.diverged} of {s.ended}" for s in summaries if s.diverged]
+    lost = [f"{s.diverged} of {s.ended} for {s.title}" for s in summaries if s.diverged]
     return [f"Diverged runs: {', '.join(lost)}." if lost else "No run diverged."]
 
 

@@ -152,9 +152,9 @@ def shared_seeds(
     """Return the shared seeds' losses at each rate, the best rate, and the number of shared seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
-    the lowest mean loss. The shared seeds are the first n seeds, with the largest n for which
-    each of these seeds ran at the best rate and at its neighbours in `good`. Return None if no rate
-    in `good` has a run of the first seed.
+    the lowest mean loss. The shared seeds are the first n seeds, all of which ran at the best rate
+    and at the neighbours of the best rate in `good`; n is as large as possible. Return None if no
+    rate in `good` has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -346,7 +346,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Compare each other row's loss, as a multiple of the first row's loss, with its forecast."""
+    """Compare the ratios of losses (each other row to the first row) with their forecasts."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]

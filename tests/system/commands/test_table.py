@@ -112,7 +112,7 @@ def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture) -> None
     best, shared, masks = printed(capsys, *given, "--preset", "images").strip().split("\n\n")
     assert best.splitlines()[0].split()[5:] == ["digits", "a", "r", "scenes"]
     assert PRE in best and "82.0 ± 2.5" in best and " -  " in best
-    assert shared.startswith("all at learning_rate 0.001") and "0.0001" in masks
+    assert shared.startswith("all rows at learning_rate 0.001") and "0.0001" in masks
     found = answer(capsys, *given, "--preset", "images")
     assert {entry["row"] for entry in found["best"]} == {PRE, SUB}
     assert found["best"][0]["point"] == {"training.learning_rate": 0.001}

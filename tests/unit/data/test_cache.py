@@ -100,7 +100,7 @@ def test_what_is_damaged_is_taken_away_and_said(held: Path, damage: str) -> None
     }[damage]()
     assert not is_cached(held, progress) and not list(held.parent.iterdir())
     (line,) = progress.lines
-    assert str(held) in line and "creating it again" in line
+    assert str(held) in line and "creating the directory again" in line
 
 
 def test_a_copy_is_compared_by_its_checksum(held: Path, tmp_path: Path) -> None:

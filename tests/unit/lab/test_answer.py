@@ -38,7 +38,7 @@ def test_answer_names_noise_and_failure() -> None:
         "Pre-LN 0.001 (1 of 2 failed at 0.01). "
         "These seeds are too few to compare largest stable rates."
     ) in text
-    assert "Pre-LN in 3 of 6" in text
+    assert "3 of 6 for Pre-LN" in text
 
 
 def test_answer_says_how_far_behind_each_is() -> None:
@@ -95,7 +95,7 @@ STUCK: list[float | None] = [BASELINE, BASELINE]
         ([*scores(sub=[3.0, 3.1], post=STUCK), MISSING],
          "Sub-LN has the best score so far: loss 3.05 ±", "1 of 5 runs have no result yet."),
         (scores(post=[None]), "No run learned at any of these learning rates.",
-         "Diverged runs: Post-LN in 1 of 1."),
+         "Diverged runs: 1 of 1 for Post-LN."),
         (scores(pre=[4.0, None]), "There is no rate at which all seeds learned.", ""),
         ([*scores(post=[3.0]), replace(MISSING, learning_rate=1e-3, seed=1)],
          "So far there is no rate at which all seeds learned.", "1 of 2 runs have no result yet."),

@@ -89,7 +89,7 @@ def test_rows_are_judged_as_stable_by_the_same_seeds() -> None:
     assert (sub.next_rate, sub.failed_there, sub.others_failed) == (1e-1, (1, 1), (1, 3))
     text = " ".join(answer([pre, sub], False, "loss"))
     assert "Largest stable learning rates (one seed at every rate)" in text
-    assert "at or below the largest stable rate: Sub-LN in 1 of 3." in text
+    assert "at or below the largest stable rate: 1 of 3 for Sub-LN." in text
     assert "too few to compare" in text
     # A seed that happens to be at all of one row's rates is not at all of the other's.
     whole = [*cells("pre", table), *cells("sub", {rate: [3.0, None] for rate in table})]
