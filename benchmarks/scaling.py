@@ -77,17 +77,18 @@ CURVES = {
     ),
     "width": Curve(
         "width", model(4, 128, 4, 2, 128, 512), "width", (64, 128, 256, 512, 1024),
-        ((1, 2), (1, 2)), "activations grow in proportion to the width, weights and matrix "
-        "products with its square",
+        ((1, 2), (1, 2)), "activations grow in proportion to the width; weights and matrix "
+        "products grow with its square",
     ),
     "length": Curve(
         "length", model(4, 128, 4, 1, 128, 512), "length", (128, 256, 512, 1024, 2048, 4096),
-        ((1, 2), (0, 1)), "matrix products in attention grow with the square of the length, all "
-        "others in proportion to it; attention does not store the matrix of scores",
+        ((1, 2), (0, 1)), "matrix products in attention grow with the square of the length, and "
+        "all other matrix products in proportion to the length; attention does not store the "
+        "matrix of scores",
     ),
     "vocabulary": Curve(
         "vocabulary", model(2, 128, 4, 2, 128, 1024), "vocab_size", (1024, 4096, 16384, 65536),
-        ((0, 1), (0, 1)), "only the embedding, the loss and their optimizer grow",
+        ((0, 1), (0, 1)), "only the embedding, its optimizer state and the loss grow",
     ),
     "ranks": Curve(
         "ranks", model(6, 128, 4, 4, 128, 512), "ranks", (1, 2, 4),

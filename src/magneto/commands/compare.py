@@ -31,7 +31,7 @@ from magneto.theory.placement import PLACEMENTS
 
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
 INCOMPLETE = ("Some runs have no result yet: they were stopped, or another process is training "
-              "them. To resume them, repeat the command.")  # fmt: skip
+              "them. To resume stopped runs, repeat the command.")  # fmt: skip
 
 
 def parser() -> Parser:
@@ -118,7 +118,7 @@ def add_measurements(
     from magneto.lab.comparison import measure
 
     try:
-        progress.say("Measuring how much one step changes each placement's output, to compare it "
+        progress.say("Measuring how much one step changes each placement's output, for comparison "
                      "with theory. This takes minutes. The option --no-measurements skips "
                      "this measurement.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]

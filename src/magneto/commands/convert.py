@@ -169,7 +169,8 @@ def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, 
     if (source / "recipe.yaml").is_file():
         raise ConfigError([f"{source} is a run; use magneto export"])
     if settings:
-        raise ConfigError([f"--config has no effect with {name}, which has a config.json; omit it"])
+        raise ConfigError([f"--config has no effect with {name}, which has a config.json; "
+                           "omit --config"])  # fmt: skip
     place = source if user_path(name).exists() else name
     config = read_config(place)
     if config.model_type.startswith("magneto"):
