@@ -119,7 +119,7 @@ def add_measurements(
 
     try:
         progress.say("Measuring how much one step changes each placement's output, for comparison "
-                     "with theory. This takes minutes. The option --no-measurements skips "
+                     "with theory. This can take minutes. The option --no-measurements skips "
                      "this measurement.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]
                   if not row["finished"] + row["missing"]]  # fmt: skip

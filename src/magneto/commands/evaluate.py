@@ -77,7 +77,8 @@ def parser() -> Parser:
     add("--features", action="store_true", help=what)
     what = "visual question answering: write the answers in the format of the VQA leaderboard"
     add("--answers", type=Path, metavar="FILE", help=what)
-    add("--write", type=Path, help="folder for translations or transcripts (default: none)")
+    what = "folder for the model's translations or transcripts (default: none)"
+    add("--write", type=Path, help=what)
     add = made.add_argument_group("multiple-choice suites").add_argument
     what = f"{', '.join(SUITES)}, or any task of lm-evaluation-harness"
     add("--tasks", type=names, metavar="A,B", help=what)

@@ -34,7 +34,8 @@ def parser() -> Parser:
         "plan",
         "Estimate the memory, floating-point operations and hours of a recipe on N GPUs, and "
         "suggest options that fit into memory. No data is read. The plan assumes the largest "
-        "batches that the recipe allows. `magneto train RECIPE --dry-run` measures a few steps.",
+        "batches that the recipe allows. `magneto train RECIPE --dry-run` measures memory and time "
+        "in a few steps.",
         "magneto plan causal-lm/24l --gpus 32 --gpu-memory 80",
         recipe=True,
     )

@@ -57,7 +57,7 @@ def parser() -> Parser:
     made.add_argument("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
     add = partial(made.add_mutually_exclusive_group().add_argument, dest="kind")
     add("--srt", action="store_const", const="srt", help="print SubRip subtitles")
-    what = "print a JSON object with the times of words for each recording"
+    what = "print one JSON object per recording, with the time of each word"
     add("--json", action="store_const", const="jsonl", help=what)
     add = made.add_argument
     add("--out", type=Path, help="folder for transcripts (default: print them)")

@@ -30,8 +30,8 @@ class LanguageModelConfig(TransformerConfig):
     the embeddings by sqrt(width), as in fairseq and in the paper's theory. The multiplied
     embeddings have unit variance."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A smaller number needs
-    less memory. With `loss_chunk` 0, the loss computes all rows at once."""
+    """Number of tokens whose logits the loss computes at a time. A smaller number needs less
+    memory. With `loss_chunk` 0, the loss computes the logits of all tokens at once."""
 
 
 @configuration
@@ -54,8 +54,8 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     tie_embeddings: bool = True
     """If true, the token embedding and the output projection are one matrix."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A smaller number needs
-    less memory. With `loss_chunk` 0, the loss computes all rows at once."""
+    """Number of tokens whose logits the loss computes at a time. A smaller number needs less
+    memory. With `loss_chunk` 0, the loss computes the logits of all tokens at once."""
 
 
 @configuration

@@ -151,7 +151,7 @@ class SpeechDataConfig:
     """Case of the transcripts: unchanged, lower or upper. LibriSpeech's transcripts are upper
     case."""
     sample_rate: Annotated[int, Interval(ge=1000, lt=LARGEST)] = 16000
-    """Sample rate in Hz; other recordings are resampled."""
+    """Sample rate in Hz. Recordings with another sample rate are resampled."""
     features: FilterBankConfig = FilterBankConfig()
     """Filterbank features."""
     cmvn: str = "global"

@@ -27,8 +27,8 @@ class TranslationConfig(TransformerConfig):
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Number of rows of logits that the loss computes at a time. A smaller number needs
-    less memory. With `loss_chunk` 0, the loss computes all rows at once."""
+    """Number of tokens whose logits the loss computes at a time. A smaller number needs less
+    memory. With `loss_chunk` 0, the loss computes the logits of all tokens at once."""
 
     @rule
     def _no_mup_with_tied_embeddings(self) -> Iterator[str]:

@@ -316,12 +316,13 @@ class ImageClassificationDataConfig(ImageDataConfig):
     CutMix are both on, each pair of images gets one of the two at random."""
     class_names: str | None = None
     """Path of a text file with one class name per line, in the order of the classes' numbers.
-    `class_names` replaces `classes`. Set `class_names` if the folders of an evaluation are not
+    `class_names` replaces `classes`. Set `class_names` if an evaluation's class folders are not
     named after the run's classes. ImageNet's folders, for example, are named by wnids (n01440764,
     ...)."""
     candidates: Literal["all", "present"] = "all"
-    """Classes that validation may predict. With "all", every class of the model is allowed. With
-    "present", only classes of the validation images are allowed, such as the 200 of ImageNet-A."""
+    """Classes that the model may predict in validation. With "all", every class of the model is
+    allowed. With "present", only classes of the validation images are allowed, such as the 200 of
+    ImageNet-A."""
 
 
 def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
@@ -381,7 +382,7 @@ class ImageModelConfig(ImageEncoderConfig):
     """Masked image model: an encoder over patches that predicts the codes of masked patches."""
 
     codes: Codes | None = None
-    """Number of codes; null uses the number of the image tokenizer's codes."""
+    """Number of codes; null uses the image tokenizer's number of codes."""
     class_token: Literal["none", "learned"] = "learned"
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None

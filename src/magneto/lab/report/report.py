@@ -1,7 +1,7 @@
 """Reports of comparisons and runs: pages, texts, tables and figures.
 
-A page is a single file that needs no network. The page contains figures as SVG, and a script. The
-figures are also written as files.
+A page is a single file that opens without an internet connection. The page contains figures as SVG,
+and a script. The figures are also written as files.
 """
 
 from __future__ import annotations
