@@ -158,7 +158,7 @@ class Answer:
             (rf"^Equal scores: ({one[1:-1]}(?:, {one[1:-1]})*)\.$", self.tied),
             (rf"{one} ({NUMBER}) \((?:the largest tested|(\d+) of (\d+) failed at ({NUMBER})|"
              rf"results missing at ({NUMBER}))\)", self.stable),
-            (rf"{one} in (\d+) of (\d+)", self.lost),
+            (rf"(\d+) of (\d+) for {one}", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),
             (r"^(\d+) of (\d+) runs have no result yet", self.missing),
             (r"\((\d+) seeds at every rate\)", self.seeds),
@@ -234,9 +234,9 @@ class Answer:
 
     def lost(self, found: re.Match[str]) -> str:
         """Check how many runs of a placement diverged, or finished without learning."""
-        title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
+        title, mine = self.title[found[3]], self.sums[self.title[found[3]]]
         kind = "diverged" if "Diverged" in self.sentence else "did not learn"
-        reported = (int(found[2]), int(found[3]))
+        reported = (int(found[1]), int(found[2]))
         known = mine["others"] if "additional" in self.sentence else (mine[kind], mine["total"])
         self.check.same(f"{title} {kind}", reported, known)
         return ""
