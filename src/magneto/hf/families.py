@@ -159,7 +159,7 @@ def read_llama(config: Any) -> dict[str, Any]:
     kind = rope.get("rope_type", "default")
     if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError(f"{config.model_type} with rope_parameters={rope} is not supported, only "
-                         "rope_type 'default'")  # fmt: skip
+                         "rope_type 'default' without partial_rotary_factor")  # fmt: skip
     window = getattr(config, "sliding_window", None)
     return {"rotary_base": rope["rope_theta"], "windows": () if window is None else (window,)}
 

@@ -115,8 +115,8 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     diverged if the final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not
     learned if the final loss is not below the initial loss.
 
-    If the metric is the loss, the final loss is the validation loss, because dropout can keep the
-    training loss low despite a rank collapse. For other metrics, the final loss is the lower of
+    If the metric is the loss, the validation loss counts as the final loss. Unlike the training
+    loss with dropout, it shows a rank collapse. For other metrics, the final loss is the lower of
     training loss and validation loss. So an overfitted classifier has learned, although its
     validation loss is high.
     """

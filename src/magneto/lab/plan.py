@@ -1,4 +1,4 @@
-"""Plan of a training run without its data: memory, operations, and options that fit in memory.
+"""Plan of a training run: memory, operations, and options that fit in memory. No data are read.
 
 The training step runs under torch's FakeTensorMode. Fake tensors have a device, a shape and a type,
 but no memory. A dispatch mode counts the bytes of live tensors. Scratch memory inside kernels is

@@ -190,9 +190,10 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Evaluate a run with a bad rate (see `is_behind`), and stop the run if it has learned.
+    """Stop a run whose rate cannot be the best (see `is_behind`), if the run has learned.
 
-    A run that has not learned yet continues, because its rate would otherwise count as failed.
+    A run that has not learned yet must continue, because its rate would otherwise count as failed.
+    An evaluation shows whether the run has learned.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)

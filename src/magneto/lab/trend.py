@@ -138,7 +138,7 @@ def fit_law(
         size: Size at which to forecast the value.
         prior: Prior of the law's parameters, see `Prior`.
         logs: Whether log(value) is linear in log(size). If `logs` is False, the value itself is
-            linear, and errors are standard errors of the values.
+            linear in log(size), and errors are standard errors of the values.
 
     Returns:
         The law. Its interval includes the scatter of measured values around the law.
@@ -177,7 +177,7 @@ def fit_law(
 def reaches(law: Law, limit: float, size: float) -> float | None:
     """Return the size at which the value of a law reaches `limit`; None if there is no such size.
 
-    The law must be the result of `fit_law` for this `size` with `logs=True`.
+    `law` must come from `fit_law` with `logs=True`, and `size` is the size of its forecast.
     """
     if not law["exponent"]:
         return None

@@ -47,7 +47,7 @@ class TrainingConfig:
     epochs: PositiveFloat | None = None
     """Number of epochs. If set, it replaces `steps` (default: null)."""
     warmup_ratio: Dropout | None = None
-    """Warm-up as a share of all steps. If set, it replaces `warmup_steps` (default: null)."""
+    """Warm-up as a share of all steps. If this field is set, it replaces `warmup_steps`."""
     warmup_start: NonNegativeFloat = 0.0
     """Learning rate of the first warm-up step."""
     final_learning_rate: NonNegativeFloat = 0.0
