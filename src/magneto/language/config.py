@@ -113,9 +113,9 @@ class MaskedTextDataConfig(TextDataConfig):
     masking: Literal["token", "word", "span"] = "token"
     """Unit of masking: a single "token", all tokens of a "word", or a "span" of tokens."""
     corruption: Literal["mask", "bert"] = "mask"
-    """Replacement of selected tokens. "mask" replaces every token by the mask token, as in the
-    authors' code. "bert" masks 80 % of the tokens, replaces 10 % by a random token, and keeps 10 %
-    unchanged."""
+    """Replacement of selected tokens. "mask" replaces every selected token by the mask token,
+    as in the authors' code. "bert" masks 80 % of the selected tokens, replaces 10 % by a random
+    token, and keeps 10 % unchanged."""
 
     @rule
     def _max_length_exceeds_the_first_token(self) -> Iterator[str]:

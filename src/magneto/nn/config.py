@@ -133,8 +133,8 @@ class TransformerConfig:
     with one table for all layers. "rotary" rotates queries and keys by row and column, as in
     EVA-02."""
     reference_grid: Width | None = None
-    """Side of the square grid in pre-training, in patches. Rotary positions of another grid are
-    rescaled to the pre-training grid (default: null, not rescaled)."""
+    """For images: side of the square grid of pre-training, in patches. Rotary positions of another
+    grid are rescaled to the pre-training grid (default: null, not rescaled)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"

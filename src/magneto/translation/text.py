@@ -438,7 +438,7 @@ def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
 class ReferenceTexts:
     """Sentences with a reference translation, for each direction.
 
-    Languages of the source that the model lacks are left out, and are listed in `unknown`.
+    Languages of the data set that the model lacks are left out, and are listed in `unknown`.
     """
 
     split: str

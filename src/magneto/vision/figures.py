@@ -153,7 +153,7 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw images, and below them copies in which each patch is the mean of its code's patches.
+    """Draw images, and below them copies in which each patch is the mean of all with its code.
 
     For the arguments, see `codes_figure`.
     """

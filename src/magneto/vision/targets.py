@@ -326,7 +326,7 @@ class CodeTargets(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Return the codes of the model's input, int64 (batch, patches)."""
+        """Return the code of each patch of the model's input images, int64 (batch, patches)."""
         return self.tokenizer.encode(self.view(images))
 
     def digest(self) -> str:

@@ -135,7 +135,7 @@ def searches_figure(
         best = likeness.topk(found)
         right += int(best.indices[0]) == asked
         for place, index in enumerate(best.indices.tolist()):
-            mark = ", right" if index == asked else ""
+            mark = ", correct" if index == asked else ""
             words = f"{place + 1}: {float(best.values[place]):.2f}{mark}"
             panels.append(Panel(rows.pixels(chosen[index]), words))
     caption = (

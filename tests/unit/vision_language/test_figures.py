@@ -48,8 +48,8 @@ def test_the_nearest_images_follow_each_query(drawn: list[Section]) -> None:
     texts = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.1, 0.8], [0.4, 0.5, 0.6]])
     figure = figures.searches_figure(rows(5), [4, 0, 2], torch.eye(3), texts)
     assert said(drawn[0].panels)[:8] == [
-        (4, "query: caption 4"), (4, "1: 0.90, right"), (2, "2: 0.30"), (0, "3: 0.10"),
-        (0, "query: caption 0"), (2, "1: 0.80"), (4, "2: 0.20"), (0, "3: 0.10, right"),
+        (4, "query: caption 4"), (4, "1: 0.90, correct"), (2, "2: 0.30"), (0, "3: 0.10"),
+        (0, "query: caption 0"), (2, "1: 0.80"), (4, "2: 0.20"), (0, "3: 0.10, correct"),
     ]  # fmt: skip
     assert "2 of 3" in figure.caption
 
