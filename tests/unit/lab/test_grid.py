@@ -95,7 +95,7 @@ def test_a_grid_may_grow_and_no_other_one_takes_its_folder(tmp_path: Path) -> No
         open_sweep(tmp_path, digits(**{"training.steps": 13}))
     with pytest.raises(ConfigError, match=r"did you mean model\.heads"):
         open_sweep(tmp_path / "new", digits(**{"model.hedas": 3}))
-    with pytest.raises(ConfigError, match="may be added"):
+    with pytest.raises(ConfigError, match="only values of the grid may be added"):
         open_sweep(tmp_path, replace(larger, grid={**GRID, SEED: [2]}))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
