@@ -17,7 +17,7 @@ from magneto.language.config import LanguageModelConfig
 
 
 class Windows(Dataset):
-    """Data set of rows of bytes, in the format of Trainer."""
+    """Data set of byte sequences, in the format that Hugging Face's Trainer expects."""
 
     def __init__(self, texts: list[str], length: int) -> None:
         text = bytearray("\n\n".join(texts), "utf-8")

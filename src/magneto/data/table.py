@@ -148,7 +148,7 @@ class Table:
     def read_each(
         self, records: Iterable[T], read: Callable[[T], R | None], counts: Counts
     ) -> Iterator[R]:
-        """Yield the result of `read` for each of the records, one for each selected row.
+        """Yield the result of `read` for each record; `records` has one record per selected row.
 
         Malformed records are counted, and messages give their place in the file; see `number_each`.
         """

@@ -8,9 +8,9 @@ paper's assumptions. `docs/theory.md` states the limits of these assumptions.
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
 fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of an SGD
-step on the sublayer's two matrices. q_l is the share of this effect that reaches the output. The
-sum of `signal` times q_l over all cross-attentions is the share of the encoder's update that
-reaches the decoder's output.
+step on the sublayer's two matrices. q_l is the share of this effect that reaches the output.
+`signal` is a sublayer's contribution to the residual stream. The sum of `signal` times q_l over all
+cross-attentions is the share of the encoder's update that reaches the decoder's output.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def derived_scales(
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
         cross_gain: Scale of the matrices v and w in cross-attention. The scale is 1 in the text and
-            the code of the paper (arXiv 2210.06423). By default, cross-attention has the values of
-            self-attention, as theorem 3.3 assumes.
+            the code of the paper (arXiv 2210.06423). By default, cross-attention has the v and w
+            of self-attention, as theorem 3.3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)

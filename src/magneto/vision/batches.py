@@ -42,9 +42,9 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return an example and the example's index.
+    """Return an example and its index.
 
-    If the example's image is broken, a random example replaces the example.
+    If the image of example `index` is broken, the result is a random example with an intact image.
 
     The numbers in `key` and the `index` together seed the random generator.
 

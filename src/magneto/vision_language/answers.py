@@ -237,9 +237,9 @@ def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[st
     """Return the index of a question-only baseline's answer to each question in `asked`, int64.
 
     `texts` are the training questions, and `targets` are the targets of the training questions. The
-    baseline looks for training questions with the same words, and chooses the answer with the
-    highest sum of targets. If no training question has the same words, all training questions are
-    used.
+    baseline looks for training questions with the same text as the asked question, and chooses the
+    answer with the highest sum of targets over these questions. If no training question has the
+    same text, all training questions are used.
     """
     sparse = import_extra("scipy.sparse", "vision", "the question-only baseline needs scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

@@ -221,7 +221,7 @@ class QuestionAnswering(PairTask):
 
         The result is {} if the validation answers are not public. For each question, the
         baseline chooses the answer with the highest sum of targets over the training questions with
-        the same words. The baseline's loss is the loss of a constant prediction, the mean of the
+        the same text. The baseline's loss is the loss of a constant prediction, the mean of the
         training targets.
         """
         found = self.splits
