@@ -50,7 +50,7 @@ def test_what_is_no_such_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it begins with <s>, <pad>, </s>, not with <unk>"):
         write_fairseq_order(source, target, 100)
     source = train(tmp_path)
-    with pytest.raises(ValueError, match=r"with <mask>, but the model's vocabulary size is 8"):
+    with pytest.raises(ValueError, match=r"<mask> included, but the model's vocabulary size is 8"):
         write_fairseq_order(source, target, 8)
     for content in (b"no model", b"", source.read_bytes()[:-1]):
         (tmp_path / "damaged.spm").write_bytes(content)

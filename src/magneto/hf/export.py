@@ -39,7 +39,7 @@ HARNESS_BATCH = 16
 
 
 def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreTrainedModel:
-    """Wrap a Magneto model for transformers.
+    """Wrap a Magneto model for the library transformers.
 
     The wrapper is in evaluation mode and shares the weights of `model`.
 

@@ -148,9 +148,9 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         """Return logits, and the loss if there are labels.
 
         `attention_mask` has shape (batch, cached + length). For packed documents, the shape of the
-        mask is (batch, length, cached + length). `cache` is a dynamic or static cache of
-        transformers. The model shifts `labels` of shape (batch, length). If the caller has
-        shifted the labels already, they are passed as `shift_labels`.
+        mask is (batch, length, cached + length). `cache` is transformers'
+        `DynamicCache` or `StaticCache`. The model shifts `labels` of shape (batch, length). If the
+        caller has shifted the labels already, they are passed as `shift_labels`.
 
         If `logits_to_keep` is a number N, only the last N positions have logits. If
         `logits_to_keep` is a tensor of positions, only these positions have logits. By default, and

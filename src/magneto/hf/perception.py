@@ -381,7 +381,9 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
 
         The sigmoid of a logit is an answer's probability. `labels` are soft targets of shape
         (questions, answers). The loss is the binary cross-entropy, summed over answers and averaged
-        over questions. Trainer's `num_items_in_batch` is the number of entries of all `labels`.
+        over questions. If `num_items_in_batch` is given, the average is over the questions of all
+        micro-batches. Trainer sets `num_items_in_batch` to the number of entries of all their
+        `labels`.
         """
         self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask)

@@ -7,7 +7,7 @@ come from torchscale's arguments.
 BEiT-3's tensors have the names in unilm's beit3/modeling_finetune.py. The pre-trained weights
 name their heads `mlm_head` and `mim_head`. In tensor names, "A" means vision and "B" means
 language. The first two rows of position tables are unused. An image classifier's language tensors
-are ignored. For BEiT-3 in timm, see the module `timm`.
+are ignored. For BEiT-3 in timm, see `magneto.hf.timm`.
 """
 
 from __future__ import annotations
@@ -470,8 +470,8 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     made = [control("<s>"), control("<pad>"), control("</s>"), pieces[0]]
     made += [*pieces[3:], control("<mask>")]
     if len(made) > size:
-        raise ValueError(f"{source} has {len(made):,} pieces with <mask>, but the model's "
-                         f"vocabulary size is {size:,}")  # fmt: skip
+        raise ValueError(f"{source} has {len(made):,} pieces, <pad> and <mask> included, "
+                         f"but the model's vocabulary size is {size:,}")  # fmt: skip
     made += [control(f"<unused{number}>") for number in range(size - len(made))]
     ordered = messages.ModelProto()
     ordered.CopyFrom(model)

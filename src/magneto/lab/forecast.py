@@ -1,8 +1,9 @@
 """Results of a ladder at each trained size, and forecasts for larger sizes.
 
 A size's folder contains sweep.json, rung.json, and the outcome.json and probe.jsonl of each run.
-Every dependence on size is fitted by a power law (`trend`). Before a size is trained, its results
-are forecast from the smaller sizes. The report compares each forecast with the later results.
+Every dependence on size is fitted by a power law (`magneto.lab.trend`). Before a size is trained,
+its results are forecast from the smaller sizes. The report compares each forecast with the later
+results.
 """
 
 from __future__ import annotations
@@ -346,7 +347,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Compare the ratios of losses (each other row to the first row) with their forecasts."""
+    """For each row after the first, compare (its loss / the first row's loss) with the forecast."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]

@@ -221,8 +221,8 @@ def fit_budget(
     if steps < least:
         needed = (besides + least * a_step) / capacity
         raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {least} "
-                           f"steps need {needed:.1f} times this budget; choose smaller --widths, "
-                           "fewer --placements or fewer --seeds"])  # fmt: skip
+                           f"steps need {needed:.1f} times this budget; choose smaller "
+                           f"--{ladder.axis}s, fewer --placements or fewer --seeds"])  # fmt: skip
     changes: dict[str, Any] = {
         "training.steps": steps,
         "training.warmup_steps": round(training.warmup_steps * steps / training.steps),
@@ -499,7 +499,7 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
     if ladder.capacity and waiting:
         open_points.append(f"The budget was too short for {waiting} further runs, which would make "
-                           "the best and the largest stable rates more precise.")  # fmt: skip
+                           "the best rates and the largest stable rates more precise.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
         for size in sizes
