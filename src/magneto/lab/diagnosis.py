@@ -1,7 +1,7 @@
 """Diagnosis of a recipe before training: the theory's bound, measurements, and a verdict.
 
-If the measurements are inconclusive, a short training run (the trial) follows. The score of the
-trial is compared with the task's trivial baseline. No files remain.
+With `magneto probe --trial`, a short training run (the trial) follows. The score of the trial is
+compared with the task's trivial baseline. No files remain.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class ProbeHook:
 
     @property
     def hook(self) -> Hook:
-        """The hook to pass to `train`. Steps that are not measured cost almost nothing."""
+        """The hook to pass to `train`. It takes almost no time in steps that are not measured."""
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:

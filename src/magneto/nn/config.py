@@ -97,7 +97,7 @@ class TransformerConfig:
     also covers the next w - 1 positions. null means all positions. Mistral has (4096,), and Gemma 2
     has (4096, null) (default: no windows)."""
     norm: NormKind = "layernorm"
-    """Kind of all norms."""
+    """Kind of norm in the layers and on top of the stack."""
     norm_eps: PositiveFloat = 1e-5
     """Epsilon of the norms (1e-5 in the authors' code)."""
     bias: bool = True

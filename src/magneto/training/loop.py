@@ -340,8 +340,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a restart would lose weights of a run that has no checkpoint.
 
-    The folder `best` does not count until the first checkpoint is due, because a restart soon
-    writes it again.
+    If the run has only the folder `best`, the result is True only after the step at which the first
+    checkpoint is due. Before this step, a restart soon writes `best` again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -252,7 +252,7 @@ FLOP_FORMULAS: dict[Any, Any] = {
 
 
 class CountedOperations(TorchDispatchMode):
-    """Mode that adds up floating-point operations of matrix products by the formulas of torch."""
+    """Mode that counts floating-point operations of matrix products with torch's formulas."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -365,8 +365,8 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     """Number of layers of the decoder."""
     teacher: str = "hog"
     """Teacher whose features the decoder predicts. With "hog", the decoder predicts histograms of
-    gradients. With "pixels", the decoder predicts the pixels of each patch. With "clip:PATH" or
-    "dino:PATH", the teacher is a transformers model in a folder or on the hub."""
+    oriented gradients. With "pixels", the decoder predicts the pixels of each patch. With
+    "clip:PATH" or "dino:PATH", the teacher is a transformers model in a folder or on the hub."""
     target_width: PositiveInt | None = None
     """Width of the teacher's features; null takes the width from the teacher."""
 

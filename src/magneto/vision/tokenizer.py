@@ -62,7 +62,7 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 
 
 class HogTeacher(nn.Module):
-    """Teacher whose features are histograms of gradients, as in MaskFeat (arXiv 2112.09133).
+    """Teacher with histograms of oriented gradients, as in MaskFeat (arXiv 2112.09133).
 
     A patch has four cells if the patch side is even and at least 8 pixels, else one cell.
     """

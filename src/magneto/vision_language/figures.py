@@ -139,8 +139,8 @@ def searches_figure(
             words = f"{place + 1}: {float(best.values[place]):.2f}{mark}"
             panels.append(Panel(rows.pixels(chosen[index]), words))
     caption = (
-        f"Left: {shown} captions with their own images. Right: the nearest of {len(chosen)} images "
-        f"by cosine similarity. For {right} of {shown} captions, the "
+        f"Left: {shown} captions with their own images. Right: for each caption, the nearest "
+        f"images by cosine similarity, out of {len(chosen)}. For {right} of {shown} captions, the "
         "nearest image is the caption's own image."
     )
     picture = image_panels([Section(panels)], 1 + found)
