@@ -204,8 +204,9 @@ def _last_character(piece: bytes) -> int:
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
     """Return a digest of the paths, sizes and change times of a source's files.
 
-    For a built-in source or a data set on the hub, the digest depends only on the source's
-    name.
+    The digest also depends on `field` and `unit`. For a data set on the hub, the digest depends
+    only on the arguments. For a built-in source, the digest depends only on `source`, `field` and
+    the version of Python.
     """
     found = find_source(source)
     if found.kind == "builtin":

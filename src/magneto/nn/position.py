@@ -200,8 +200,9 @@ class SharedGridBias(GridIndex):
 class GridRotaryTable(GridEncoding):
     """Rotary angles on a grid, as in EVA-02.
 
-    Half of each head's features are rotated by the row, half by the column of the position.
-    Row and column indices are rescaled to the size of `reference_grid` (arXiv 2303.11331).
+    Half of each head's features are rotated by angles from the position's row, and the other half
+    by angles from its column. Row and column indices are rescaled to the size of `reference_grid`
+    (arXiv 2303.11331).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -322,7 +323,7 @@ class TransformerXLLogits(LayerPositions):
         nn.init.xavier_uniform_(self.position_bias)
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Return queries plus u, keys, and the bias, (batch, heads, query length, key length)."""
+        """Return the queries plus u, the keys, and the bias (batch, heads, queries, keys)."""
         content, place = self.content_bias[:, None], self.position_bias[:, None]
         distances = self.position_proj(shared).unflatten(-1, self.content_bias.shape)
         scaled = (query + place.type_as(query)) * query.shape[-1] ** -0.5
@@ -382,10 +383,10 @@ def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPosi
 
 
 def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> GridEncoding | None:
-    """Build the stack's part of the grid encoding, or return None without a grid encoding.
+    """Return the stack's part of the grid encoding, or None if there is no grid encoding.
 
     Raises:
-        ValueError: If the stack is a decoder.
+        ValueError: If a decoder has a grid encoding.
     """
     if config.grid_positions == "none" or config.grid is None:
         return None

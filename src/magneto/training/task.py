@@ -110,8 +110,8 @@ class Task(ABC):
             this name.
         higher_is_better: True if higher values of the primary metric are better.
         unit: Unit of throughput in the plural, such as "tokens".
-        whole_model: Text for error messages that says why each rank needs the whole model; "" if
-            ranks may hold shards of the model.
+        whole_model: Reason why each rank needs the whole model, for error messages; "" if ranks may
+            hold shards of the model.
         ModelConfig: Dataclass of the recipe's section `model`, for a task of your own.
         DataConfig: Dataclass of the recipe's section `data`, for a task of your own.
         model_config: Values of the section `model`.
@@ -349,7 +349,7 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
             if read_files(place) not in ({}, read_files(path)):
                 raise ValueError(
                     f"{place} does not match the recipe and the data. Recipe or data changed "
-                    "after the run began. Restore both, or start another run (--out)."
+                    "after the run began. Undo the change, or start another run (--out)."
                 )
         yield made
 

@@ -252,8 +252,8 @@ class Segmentation(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the weighted sum of both heads' losses over all pixels with a class.
 
-        Unreadable images are replaced by other images. The logged "broken" is the share of the
-        pixels with a class that are in such replacements.
+        Unreadable images are replaced by other images. The logged "broken" is the share of
+        labelled pixels that belong to such replacements.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED
