@@ -92,8 +92,8 @@ CURVES = {
     ),
     "ranks": Curve(
         "ranks", model(6, 128, 4, 4, 128, 512), "ranks", (1, 2, 4),
-        ((0, 1), (0, 0)), "each rank has its own batch, so time is constant while each rank has "
-        "its own core, and then proportional; memory is that of one rank",
+        ((0, 1), (0, 0)), "each rank has its own batch, so time is constant up to one rank per "
+        "core, and then grows in proportion to the ranks; memory is that of one rank",
     ),
 }  # fmt: skip
 

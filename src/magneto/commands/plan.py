@@ -106,8 +106,8 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
     parts = ", ".join(f"{name} {size(value)}" for name, value in found["state"].items() if value)
     rows = [
         ("model", f"{found['parameters']:,} parameters; {parts}"),
-        ("batch", f"{found['batch_size']:,} examples per step; on each GPU, micro-batches of "
-         f"{found['micro_batch']}, {found['gradient_accumulation_steps']} per step; "
+        ("batch", f"{found['batch_size']:,} examples per step; on each GPU, micro-batch size "
+         f"{found['micro_batch']}, gradient accumulation {found['gradient_accumulation_steps']}; "
          f"{'steps unknown' if not found['steps'] else format(found['steps'], ',') + ' steps'}"),
     ]  # fmt: skip
     for name, each in found["activations"].items():

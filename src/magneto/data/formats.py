@@ -232,7 +232,7 @@ def media_column(table: Table, name: str) -> MediaColumn:
 
 
 def find_place(root: Path, names: Sequence[str]) -> tuple[str, str]:
-    """Return the subfolder and the ending of the files with these names, such as "clips/", ".mp3".
+    """Return the subfolder and the ending of the files `names`, for example ("clips/", ".mp3").
 
     Most of the names must have a file in the subfolder. Subfolder and ending are "" if the names
     are paths, if the folder itself has one of the files, or if several subfolders or endings fit.

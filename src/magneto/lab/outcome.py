@@ -115,10 +115,10 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     diverged if the final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not
     learned if the final loss is not below the initial loss.
 
-    If the metric is the loss, the validation loss counts as the final loss. Unlike the training
-    loss with dropout, it shows a rank collapse. For other metrics, the final loss is the lower of
-    training loss and validation loss. So an overfitted classifier has learned, although its
-    validation loss is high.
+    If the metric is the loss, the validation loss counts as the final loss. A rank collapse shows
+    in the validation loss, but not in the training loss with dropout. For other metrics, the final
+    loss is the lower of training loss and validation loss. So an overfitted classifier has learned,
+    although its validation loss is high.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -136,8 +136,8 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
         return STUCK, f"the loss rose from {first:.4g} to {end:.4g}"
     if not judge.beats_baseline(score):
         return STUCK, (
-            f"{judge.metric} {score:.4g} is not better than {judge.threshold:.4g}, {MARGIN:.0%} of "
-            f"the way from the trivial baseline, {judge.baseline:.4g}, to the best possible score"
+            f"{judge.metric} {score:.4g} is not better than {judge.threshold:.4g} ({MARGIN:.0%} of "
+            f"the way from the trivial baseline's {judge.baseline:.4g} to the best possible score)"
         )
     return FINISHED, ""
 

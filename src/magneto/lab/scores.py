@@ -179,7 +179,9 @@ def measured(
             ending = (split for split in preset.splits if f"-{stem}".endswith(f"-{split}"))
             name = next(ending, stem)
             if name in files:
-                raise ConfigError([f"{files[name]} and {file} both score {name}; remove one"])
+                raise ConfigError(
+                    [f"{files[name]} and {file} both have a score for {name}; remove one"]
+                )
             others[name], files[name] = score, file
     row, better = row_of(recipe, preset.by_origin), task.higher_is_better
     return Measured(run, recipe, row, own, better, point, scores, others, reason)
@@ -226,11 +228,12 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     if measured_on != weights or limit is not None:
         partial = limit is not None
         how = f"{limit} batches only" if partial else f"weights {measured_on}, not {weights}"
-        raise ConfigError([f"{file} was measured with {how}; evaluate again or remove the file"])
+        raise ConfigError([f"the score in {file} was measured with {how}; evaluate again or remove "
+                           "the file"])  # fmt: skip
     manifest = file.parent.parent / measured_on / MANIFEST
     if manifest.is_file() and read_json(manifest) != found.get("manifest"):
-        raise ConfigError([f"{file} was measured before {manifest.parent} was written; evaluate "
-                           "again or remove the file"])  # fmt: skip
+        raise ConfigError([f"the weights in {manifest.parent} have changed since the score in "
+                           f"{file} was measured; evaluate again or remove the file"])  # fmt: skip
     value = found["metrics"].get(metric)
     if value is not None and not is_number(value):
         raise DamagedError(f"{file} is damaged: its {metric} is {value!r}")

@@ -222,10 +222,9 @@ class TransducerConfig(TransformerConfig):
     """Configuration of a Transformer-Transducer.
 
     The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
-    2201.05420). A weight of 0 disables an auxiliary loss. For each utterance, the
-    divergence is a mean over frames and labels, and every other loss is a sum. All losses are in
-    nats. ESPnet's weights are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2
-    (divergence).
+    2201.05420). ESPnet's weights are 0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2
+    (divergence). A weight of 0 disables an auxiliary loss. For each utterance, the divergence is a
+    mean over frames and labels, and every other loss is a sum. All losses are in nats.
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80

@@ -49,7 +49,7 @@ def evaluate(
         task: Task whose `prepare` has been called.
         model: Model, distributed or not. After evaluation, each module has the same mode (training
             or evaluation) as before.
-        world: Ranks of the run. Rank i % world size scores batch i.
+        world: Ranks of the run. Batch i is scored by rank i % world size.
         precision: Precision: "bf16" for autocast, or "fp32".
         limit: Number of batches to score, from the first batch on, or None for all batches.
         progress: Progress display.

@@ -153,7 +153,7 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Draw images, and below them copies in which each patch is the mean of all with its code.
+    """Draw images, and below them copies with each patch replaced by the mean patch of its code.
 
     For the arguments, see `codes_figure`.
     """

@@ -91,7 +91,7 @@ class PairPoolingConfig(FineTunedConfig):
 
     pooling: Literal["first", "mask_token"] = "first"
     """Features that the head reads. With "first", as in BEiT-3, the head reads the feature of the
-    image's class token. For statements, the head also reads the feature of `<s>`. With
+    image's class token. In visual reasoning, the head also reads the feature of `<s>`. With
     "mask_token", the head reads the feature of a `<mask>` at the end of the text. In
     pre-training, the feature of each `<mask>` predicts the original token."""
 

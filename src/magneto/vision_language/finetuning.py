@@ -276,7 +276,7 @@ class PairTask(FineTunedTask):
     """Base of tasks whose model reads a text with images and chooses a label.
 
     `column` is the column of the text. If `data.input` equals `column`, the model reads no images.
-    The method `credits` computes the metric with the name `credit`.
+    The method `credits` computes the metric that the attribute `credit` names.
     """
 
     primary_metric = "accuracy"
@@ -360,7 +360,7 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss, and log the metric `credit` and "broken".
+        """Return the loss, and log the metrics `self.credit` and "broken".
 
         A row with an unreadable image is replaced by another row. The logged "broken" is the share
         of replaced rows.

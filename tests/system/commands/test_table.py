@@ -186,7 +186,7 @@ def test_all_columns_are_of_the_best_weights(tmp_path: Path) -> None:
     (folder / "scores" / "a.json").write_text(json.dumps(kept | known))
     assert len(best_scores(read_runs([folder], IMAGES))) == 2
     weights.write_text('{"model.safetensors": {"bytes": 8, "crc32": 2}}')
-    with pytest.raises(ConfigError, match=r"measured before .*best was written"):
+    with pytest.raises(ConfigError, match=r"weights in .*best have changed since the score in"):
         read_runs([folder], IMAGES)
 
 
@@ -234,7 +234,7 @@ def test_both_tasks_and_what_the_leaderboard_gave(tmp_path: Path, capsys) -> Non
     assert numbers == ["71.00", "71.50", "71.25", "81.00", "82.00"]
     scores = next(answered[0].glob("cells/*/scores"))
     (scores / "test-dev.json").write_text('{"metrics": {"accuracy": 0.5}}')
-    with pytest.raises(ConfigError, match=r"leaderboard\.json and .*-dev\.json both score test"):
+    with pytest.raises(ConfigError, match=r"leaderboard\.json and .*-dev\.json both have a score"):
         read_runs(answered, QUESTIONS)
     for given in ("[7]", '[{"test-dev": {"overall": 71}}, {"test-dev": {"overall": 72}}]'):
         (scores / "leaderboard.json").write_text(given)

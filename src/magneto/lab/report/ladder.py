@@ -89,10 +89,10 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
          "Sensitivity is the mean loss minus the smallest loss (arXiv 2309.14322). The mean is "
          "over the logarithm of the learning rate, in the range that was tested at all sizes. "
-         "Losses are capped at the initial loss. Only runs with the first seed count."),
+         "Losses are capped at the initial loss. Only runs with the first seed are used."),
         ("trouble", "First expected failure", MEASURED,
-         "A run's value is the largest over a few steps at the best tested rate; for the gradient, "
-         "it is the smallest. The table gives geometric means over seeds. In the ratio to the "
+         "Each run at the best tested rate contributes its largest value over a few steps (for the "
+         "gradient, its smallest). The table gives geometric means over seeds. In the ratio to the "
          "theory's bound, the update is the change of a label's logit in one SGD step at "
          "initialisation."),
     ):  # fmt: skip
