@@ -1,4 +1,4 @@
-"""The decoder stack in your own training loop, on the documentation of Python's library.
+"""Training of the decoder stack in your own loop, on docstrings of Python's library.
 
 `placement` can be any name of `magneto.PLACEMENTS`.
 """

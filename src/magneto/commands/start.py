@@ -121,4 +121,4 @@ def closing(args: Any, chosen: Any, found: Sequence[Any], line: str) -> list[str
               for each in found if each is not chosen]  # fmt: skip
     if args.go:
         return []
-    return ["to train this recipe (or add --go):", f"  {line}", *others]
+    return ["to train this recipe (or repeat magneto start with --go):", f"  {line}", *others]

@@ -244,7 +244,7 @@ def make_shared(step: int) -> Any:
 
 @dataclass(frozen=True)
 class SharedBatch:
-    """Batch in shared memory of a worker: an anonymous file, since containers limit /dev/shm."""
+    """Batch in an anonymous file (memfd) of a worker, not in /dev/shm, which containers limit."""
 
     empty: Any  # the batch with tensors on torch's "meta" device
     process: int

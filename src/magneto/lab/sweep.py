@@ -1,7 +1,8 @@
 """Execution of a grid of runs, called cells. The runs are independent. A stopped run can resume.
 
 Workers are processes on this machine or jobs on a cluster. Before a worker trains a cell, the
-worker locks the cell. Any number of workers can share the folder, also on several machines.
+worker locks the cell. Any number of workers, also on several machines, can share the folder
+of a sweep.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
 
 
 def training_in_steps(recipe: Recipe, task: Task) -> TrainingConfig:
-    """Return a recipe's training with epochs converted to steps. `task` must be prepared."""
+    """Return a recipe's section `training`, with epochs as steps. `task` must be prepared."""
     stream = task.train_stream(recipe.training.batch_size, recipe.seed)
     return resolve_steps(recipe.training, stream.examples)
 
@@ -190,7 +191,7 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Stop a run whose rate cannot be the best (see `is_behind`), if the run has learned.
+    """Stop a run whose learning rate cannot be the best (see `is_behind`), if the run has learned.
 
     A run that has not learned yet must continue, because its rate would otherwise count as failed.
     An evaluation shows whether the run has learned.
@@ -200,12 +201,14 @@ def end_if_learned(state: TrainingState) -> None:
     score = metrics.get(judge.metric)
     if score is not None and math.isfinite(score) and judge.beats_baseline(score):
         state.metrics = metrics
-        reason = f"stopped at step {state.step}, as two other rates are significantly better"
+        reason = (
+            f"stopped at step {state.step}, as two other learning rates are significantly better"
+        )
         state.stop = Stop("finished", reason)
 
 
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
-    """Return whether the best rate is probably at least two grid steps from the cell's rate.
+    """Return whether the cell's learning rate is probably two or more grid steps from the best.
 
     The result is true if a larger rate is better than the cell's rate and the next larger rate is
     better still, or likewise for smaller rates. A rate is better if its loss is lower by two

@@ -447,7 +447,7 @@ class SegmenterConfig(FineTunedImageConfig):
     head_channels: Width = 768
     """Channels of UperNet (768 for a base model, 1024 for a large model)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
-    """Grid sizes of pyramid pooling, in rows and columns."""
+    """Sizes of the grids in pyramid pooling. A grid of size 3 has 3 x 3 cells."""
     head_dropout: Dropout = 0.1
     """Dropout of whole channels before each head's classifier."""
     auxiliary_channels: Width = 256

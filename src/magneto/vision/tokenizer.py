@@ -94,7 +94,7 @@ class PixelTeacher(nn.Module):
 
 
 class PretrainedTeacher(nn.Module):
-    """Teacher from the transformers library. It has its own image size and normalisation.
+    """Teacher from the library transformers. The teacher has its own image size and normalisation.
 
     The teacher's features are those of the patches after the final norm. The features of CLIP are
     also multiplied by CLIP's projection matrix.

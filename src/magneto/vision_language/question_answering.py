@@ -2,9 +2,10 @@
 
 Questions come from VQA v2's files, from a table, or from the built-in scenes. The questions of VQA
 v2's test-dev2015 are about images of test2015. The splits test-dev2015 and test2015 have no
-annotations. The files of every split are named like these files of train2014:
+annotations. The .json files may be in a subfolder, and may be compressed (.json.gz). The files of
+every split are named like these files of train2014:
 
-    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in a subfolder, .json.gz too)
+    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
 """
@@ -221,8 +222,8 @@ class QuestionAnswering(PairTask):
 
         The result is {} if the validation answers are not public. For each question, the
         baseline chooses the answer with the highest sum of targets over the training questions with
-        the same text. The baseline's loss is the loss of a constant prediction, the mean of the
-        training targets.
+        the same text. The baseline's loss is the loss of predicting the mean training targets for
+        every question.
         """
         found = self.splits
         if not found.answered:

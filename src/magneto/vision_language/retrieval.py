@@ -148,11 +148,12 @@ class ImageTextRetrieval(CaptionedTask):
         return Scores(sums, (images, texts, batch["rows"], batch["owners"], batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the recalls in both directions over the evaluated images and texts, and the mean.
+        """Return the loss, the recalls in both directions, and the mean recall.
 
-        The loss uses batches of `EVALUATION_BATCH` images, and the first caption of each image. The
-        metric "broken" counts the unreadable images, and is absent if there are none. A query
-        counts as failed if the query is an unreadable image or a text of an unreadable image.
+        The recalls cover all evaluated images and texts. The loss uses batches of
+        `EVALUATION_BATCH` images, and the first caption of each image. The metric "broken" counts
+        the unreadable images, and is absent if there are none. A query counts as failed if the
+        query is an unreadable image or a text of an unreadable image.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -210,10 +211,10 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     """Return recall at 1, 5 and 10 in both directions, and the mean of the six recalls.
 
     At rank 1, the recall of texts for an image is "text_recall_at_1", and the recall of the image
-    for a text is "image_recall_at_1". Of equally similar answers, wrong ones rank first, so a model
-    with one embedding for all inputs has a recall of 0. Embeddings must be unit vectors. `owners`
-    is the index of each text's image (texts,). Every image must have a text. A query counts as
-    failed if it is a `broken` image or a text of a `broken` image.
+    for a text is "image_recall_at_1". Of equally similar candidates, the wrong ones rank first. A
+    model with one embedding for all inputs therefore has a recall of 0. Embeddings must be unit
+    vectors. `owners` is the index of each text's image (texts,). Every image must have a text. A
+    query counts as failed if it is a `broken` image or a text of a `broken` image.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -259,7 +260,7 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Collect the rows of all ranks into one tensor (total, width), detached from the graph."""
+    """Return the embeddings of all ranks as one tensor (total, width), without a gradient."""
     gathered = part.new_zeros(total, part.shape[1])
     gathered[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:
