@@ -11,7 +11,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, above_zero, aligned, answer, at_least_one, read_as
+from magneto.commands.shared import (
+    Parser,
+    above_zero,
+    aligned,
+    answer,
+    at_least_one,
+    check_effect,
+    read_as,
+)
 from magneto.fields import Part
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe, load_recipe
@@ -56,6 +64,8 @@ def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     recipe = load_recipe(args.recipe, overrides)
     config, model = recipe.training, recipe.model
+    if config.epochs is None:
+        check_effect(words, ["examples"], "without training.epochs")
     pieces = args.gpus * config.gradient_accumulation_steps
     if config.batch_size < pieces:
         raise ValueError(

@@ -89,8 +89,8 @@ def parser() -> Parser:
     add("--preset", choices=list(PRESETS), help="arrange the columns as in a table of the paper")
     what = "add rows for trivial baselines, such as the most frequent class"
     add("--baselines", action="store_true", help=what)
-    what = "show the saved scores of these weights: best, final, averaged or last"
-    add("--weights", default="best", metavar="NAME", help=what)
+    what = "show the saved scores of these weights"
+    add("--weights", choices=("best", "final", "averaged"), default="best", help=what)
     add("--paper", action="store_true", help="add the paper's results (preset librispeech)")
     return made.with_json()
 

@@ -70,6 +70,8 @@ MISTAKES = [
     ("compare causal-lm/tiny --grid model.placement=pre,sub", "use --placements"),
     ("compare causal-lm/tiny --grid model.width=1 --grid model.width=2", "width is repeated"),
     ("compare causal-lm/tiny --seed 3", "--seed 3: use --seeds"),
+    ("plan causal-lm/tiny --examples 9", "--examples has no effect without training.epochs"),
+    ("table runs --weights bset", "--weights: invalid choice: 'bset'"),
     ("compare causal-lm/tiny --cluster-option a=1", "--cluster-option has no effect without --cl"),
     ("bound --placement normformer", "no bound is derived for NormFormer"),
     ("bound --layers 3 --encoder-layers 2", "omit --layers"),
