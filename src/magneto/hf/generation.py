@@ -153,8 +153,8 @@ class EndAtLimit(LogitsProcessor):
 class Translator:
     """Beam search for translations, and scores of translations.
 
-    The model must be in evaluation mode. The model must be on the device that runs the search. The
-    model's configuration must contain the start and end tokens.
+    The model must be in evaluation mode. The search runs on the model's device. The model's
+    configuration must contain the start and end tokens.
     """
 
     def __init__(self, model: MagnetoForSeq2SeqLM, settings: BeamSearch) -> None:

@@ -33,8 +33,8 @@ WORDS = {FINISHED: "learned", STUCK: "has not learned yet", DIVERGED: "diverged"
 class Diagnosis:
     """Diagnosis of one recipe: the theory's bound, measurements of a few steps, and the verdict.
 
-    `growth` describes how updates grow with the depth of the last stack. `growth` is empty if not
-    measured.
+    `growth` describes how updates grow with the depth of the model's last stack, for example the
+    decoder in translation. `growth` is empty if not measured.
     """
 
     placement: Placement

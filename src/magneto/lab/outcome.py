@@ -115,10 +115,10 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     diverged if the final loss is more than `FAR_ABOVE_FIRST` times the initial loss. A run has not
     learned if the final loss is not below the initial loss.
 
-    If the metric is the loss, the validation loss counts as the final loss. A rank collapse shows
-    in the validation loss, but not in the training loss with dropout. For other metrics, the final
-    loss is the lower of training loss and validation loss. So an overfitted classifier has learned,
-    although its validation loss is high.
+    If the metric is the loss, the validation loss counts as the final loss. With dropout, a rank
+    collapse shows in the validation loss, but not in the training loss. For other metrics, the
+    final loss is the lower of training loss and validation loss. So an overfitted classifier has
+    learned, although its validation loss is high.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -286,8 +286,8 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     """Summarise the results of one row; `placement` is the row's name.
 
     `cells` must contain the results of all rows. The largest stable rate and the sensitivity use
-    only the seeds that run at every rate of every row. A rate with a missing run is neither best
-    nor stable.
+    only the seeds that are planned at every learning rate of every row. A rate with a missing run
+    is neither best nor stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)
@@ -338,7 +338,7 @@ def title_of(row: str) -> str:
 
 
 def everywhere(cells: Sequence[Scored]) -> list[int]:
-    """Return the seeds with a run at every learning rate of every row."""
+    """Return the seeds that are planned at every learning rate of every row."""
     planned = {(cell.placement, cell.learning_rate, cell.seed) for cell in cells}
     places = {(placement, rate) for placement, rate, _ in planned}
     seeds = {seed for _, _, seed in planned}

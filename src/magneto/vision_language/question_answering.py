@@ -222,8 +222,8 @@ class QuestionAnswering(PairTask):
 
         The result is {} if the validation answers are not public. For each question, the
         baseline chooses the answer with the highest sum of targets over the training questions with
-        the same text. The baseline's loss is the loss of predicting the mean training targets for
-        every question.
+        the same text. For the loss, the baseline predicts the same targets for every question: each
+        answer's mean target over all training questions.
         """
         found = self.splits
         if not found.answered:
