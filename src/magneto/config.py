@@ -110,7 +110,7 @@ def abbreviate(value: Any) -> str:
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `values` with new values for some fields, given by dotted name."""
+    """Return a copy of `values` with the new values in `changes`, whose keys are dotted names."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     for dotted, value in changes.items():
         *path, last = dotted.split(".")

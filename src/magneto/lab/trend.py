@@ -141,7 +141,7 @@ def fit_law(
             linear in log(size), and errors are standard errors of the values.
 
     Returns:
-        The law. Its interval includes the scatter of measured values around the law.
+        The law. The forecast's interval includes the scatter of measured values around the law.
     """
     sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
     x, y = np.log(sizes), np.log(values) if logs else values
@@ -177,7 +177,8 @@ def fit_law(
 def reaches(law: Law, limit: float, size: float) -> float | None:
     """Return the size at which the value of a law reaches `limit`; None if there is no such size.
 
-    `law` must come from `fit_law` with `logs=True`, and `size` is the size of its forecast.
+    `law["value"]` must be the value at `size`, and log(value) must be linear in log(size), as with
+    `logs=True` in `fit_law`.
     """
     if not law["exponent"]:
         return None

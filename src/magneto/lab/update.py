@@ -3,7 +3,7 @@
 The theory (section 3.2 of the paper) bounds the expected change of a label's logit F at
 initialisation, (F(x, theta - eta dL/dtheta) - F(x, theta)) / (eta d). Here, L is the loss,
 eta is the learning rate and d is the width. With dL/dF = -1, the step is along the gradient of F.
-Two measurements grow differently with depth:
+The module measures two changes, which grow differently with depth:
 
 - "label": the change of the label's logit, as in the theory.
 - "output": the relative change of the whole output. The step reduces the cross-entropy of a batch,
@@ -69,7 +69,7 @@ class Update:
             of the logit is divided by the width. For "output", a step lowers the mean
             cross-entropy, and the norm of the features' change is divided by the features' norm.
         optimizer: "sgd" or "adam".
-        value: The change, as a mean over samples.
+        value: The change. For "label", the change is a mean over samples.
     """
 
     placement: str

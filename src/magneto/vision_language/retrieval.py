@@ -42,8 +42,8 @@ class WholeBatchStream(BatchStream):
     """Stream of micro-batches with their position in the global batch.
 
     The entry "start" is the index of a micro-batch's first example in the global batch. The entry
-    "total" is the size of the global batch. Only the first micro-batch of a rank has the entry
-    "pieces", a list of the rank's micro-batches.
+    "total" is the size of the global batch. If the global batch has several micro-batches, the
+    first micro-batch of each rank has the entry "pieces", a list of the rank's micro-batches.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
@@ -212,9 +212,9 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 
     At rank 1, the recall of texts for an image is "text_recall_at_1", and the recall of the image
     for a text is "image_recall_at_1". Of equally similar candidates, the wrong ones rank first. A
-    model with one embedding for all inputs therefore has a recall of 0. Embeddings must be unit
-    vectors. `owners` is the index of each text's image (texts,). Every image must have a text. A
-    query counts as failed if it is a `broken` image or a text of a `broken` image.
+    model with the same embedding for all inputs therefore has a recall of 0 at rank 1. Embeddings
+    must be unit vectors. `owners` is the index of each text's image (texts,). Every image must have
+    a text. A query counts as failed if it is a `broken` image or a text of a `broken` image.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -260,7 +260,7 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Return the embeddings of all ranks as one tensor (total, width), without a gradient."""
+    """Gather the embeddings of all processes in one tensor (total, width), without a gradient."""
     gathered = part.new_zeros(total, part.shape[1])
     gathered[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:

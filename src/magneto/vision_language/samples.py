@@ -126,7 +126,7 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WholeImage:
-    """Transform of images that have texts, without a centre crop.
+    """Transform without a centre crop, for images that have texts.
 
     If `augmentation.crop` is "centre", the whole image is resized to a square, and then augmented.
     If it is "random_resized", a random rectangle is resized to a square, and then augmented.
