@@ -42,8 +42,8 @@ def parser() -> Parser:
     add("--w", help="scale of v_proj and fc1, in the format of --v (default: the placement's gain)")
     what = "scale of the projections in cross-attention (default: as in the other sublayers)"
     add("--cross-gain", type=float, metavar="G", help=what)
-    what = ("place of cross-attention in a decoder layer: second, or paper (first, as in theorem "
-            "3.3 of the paper) (default: second)")  # fmt: skip
+    what = ("second: cross-attention is the second sublayer of each decoder layer; paper: it is "
+            "the first sublayer, as in theorem 3.3 of the paper (default: second)")  # fmt: skip
     add("--cross-attention", choices=tuple(CROSS_ATTENTION), help=what)
     return made.with_json()
 

@@ -59,7 +59,8 @@ def parser() -> Parser:
     add("source", help=what)
     add("directory", type=Path, help="output directory, new or empty")
     add("--to", choices=FORMATS, help="output format (default: Magneto's)")
-    what = 'JSON file with arguments that the weights do not contain, such as {"num_heads": 12}'
+    what = ("JSON file with model arguments that are not stored with the weights, such as "
+            '{"num_heads": 12}')  # fmt: skip
     add("--config", type=Path, metavar="FILE", help=what)
     what = "for BEiT-3 with texts: the original tokenizer beit3.spm"
     add("--tokenizer", type=Path, metavar="FILE", help=what)

@@ -41,7 +41,8 @@ def parser() -> Parser:
     what = "same as --training.distributed (under torchrun)"
     add("--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help=what)
     what = ("write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
-            "omitted; with 100, matrix products increase by less than 1 %%)")  # fmt: skip
+            "omitted; with 100, training needs less than 1 %% more FLOPs in matrix "
+            "products)")  # fmt: skip
     add("--probe-every", type=int, nargs="?", const=100, metavar="STEPS", help=what)
     what = "train a few steps, and print parameters, memory and time; write no run"
     add("--dry-run", action="store_true", help=what)

@@ -138,10 +138,10 @@ def source_of(recipe: Recipe) -> str:
 
 
 def row_of(recipe: Recipe, by_origin: bool) -> str:
-    """Return the title of a run's row, as "Sub-LN, 12 layers" or "Sub-LN, 6+6 layers".
+    """Return the title of a run's row, such as "Sub-LN, 12 layers" or "Sub-LN, 6+6 layers".
 
-    If `by_origin` is true, the title names the pre-trained run, as "Sub-LN, from RUN". For a model
-    without placement the title is the task's name.
+    If `by_origin` is true, the title names the pre-trained run, as in "Sub-LN, from RUN". For a
+    model without placement the title is the task's name.
     """
     model: Any = recipe.model
     if not placement_name(model):

@@ -92,7 +92,10 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
 
 
 def training_in_steps(recipe: Recipe, task: Task) -> TrainingConfig:
-    """Return a recipe's section `training`, with epochs as steps. `task` must be prepared."""
+    """Return a recipe's section `training`, with epochs converted to steps.
+
+    `task` must be prepared.
+    """
     stream = task.train_stream(recipe.training.batch_size, recipe.seed)
     return resolve_steps(recipe.training, stream.examples)
 
@@ -212,7 +215,8 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
 
     The result is true if a larger rate is better than the cell's rate and the next larger rate is
     better still, or likewise for smaller rates. A rate is better if its loss is lower by two
-    standard errors. Only runs of the same row and seed are compared, batch by batch up to `step`.
+    standard errors. Only runs that differ in nothing but the learning rate are compared, batch by
+    batch up to `step`.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip

@@ -42,7 +42,7 @@ class Hypothesis:
 class Search(ABC):
     """Base class of searches.
 
-    The result is the same if the frames of a batch are decoded in parts.
+    Decoding the frames of a batch in parts gives the same result as decoding them at once.
 
     Usage::
 
@@ -82,8 +82,8 @@ class Search(ABC):
             model: Transducer in evaluation mode.
             state: State after the previous frames. This state is not modified.
             encoded: Encoder outputs of the new frames, (batch, frames, width).
-            lengths: Number of new frames of each utterance, (batch,). Further frames of `encoded`
-                are padding.
+            lengths: Number of new frames of each utterance, (batch,). Frames of `encoded`
+                beyond this number are padding.
         """
 
     @abstractmethod

@@ -41,8 +41,9 @@ EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encod
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor | Tensor]:
     """Return the weights of patch embedding, class token and encoder from the run in `pretrained`.
 
-    Learned positions are read, and interpolated to the model's grid. The other weights are read
-    later. `model` may be on the meta device.
+    Learned positions are read, and interpolated to the model's grid. The result holds all
+    other weights as `StoredTensor`, without reading their values. `model` may be on the meta
+    device.
     """
     run, held = pretrained_encoder(config)
     stored = open_weights(find_weights(run))
@@ -104,7 +105,7 @@ class Prediction:
 
 
 def ranked(names: Sequence[str], shares: Tensor) -> list[Prediction]:
-    """Return a prediction for each row of `shares`, which are probabilities, (rows, names)."""
+    """Return a prediction for each row of the probabilities `shares`, (rows, names)."""
     values, order = shares.sort(dim=1, descending=True, stable=True)
     return [
         Prediction([(names[int(n)], share) for n, share in zip(numbers, own, strict=True)])
