@@ -125,7 +125,7 @@ def undamaged(directories: Iterable[Path]) -> tuple[list[Path], list[str]]:
 
 
 def find_weights(run: Path, which: str = "auto") -> Path:
-    """Return the directory of a run's weights after a check for damage.
+    """Check a run's weights for damage, and return their directory.
 
     Args:
         run: Directory of the run.
@@ -151,9 +151,9 @@ def find_weights(run: Path, which: str = "auto") -> Path:
             if (run / "diverged").is_dir()
             else "training has not saved weights yet"
         )
-        has = f"the run has {', '.join(available)}" if available else none
-        named = "" if which == "auto" else f"{which} "
-        raise FileNotFoundError(f"no {named}weights in {run}: {has}")
+        has = f"existing weights: {', '.join(available)}" if available else none
+        named = "" if which == "auto" else f"{which!r} "
+        raise FileNotFoundError(f"no weights {named}in {run} ({has})")
     try:
         check_directory(found)
     except DamagedError as error:

@@ -209,7 +209,7 @@ class DataProblems:
         self._read = 0
 
     def write_to(self, run: Path, progress: Progress = SILENT) -> None:
-        """Write all problems, earlier ones too, to a file in a run's directory."""
+        """Write the recorded problems, and all later ones, to a file in a run's directory."""
         held, self._known, self._said = list(self._known), {}, Counter()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress
         self._note(held)

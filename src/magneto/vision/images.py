@@ -345,7 +345,7 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
 
 
 def as_classes(column: Any) -> Classes:
-    """Assign class numbers to the names in alphabetical order.
+    """Return the classes of a column of labels, numbered in alphabetical order.
 
     If all labels are whole numbers, each label is both the number and the name of its class.
     """

@@ -54,7 +54,7 @@ CONFIG, PICTURES = "config.json", "preprocessor_config.json"
 # Prefix of all tensors of an export, and of the first tensors of an encoder without a head.
 CORE = "core."
 EMBEDDING = "vision_embedding."
-HINT = "give a run of vision-language-modelling, or a run that started from such a run"
+HINT = "give a run of the task vision-language-modelling, or a run that started from such a run"
 # Largest number of tensors in a message.
 LISTED = 8
 # Fields in which model and pre-trained run must agree: they decide what the weights compute.

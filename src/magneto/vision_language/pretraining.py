@@ -195,9 +195,10 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
 
 
 class MaskedDataModelling(CodePrediction, ImageTextTask):
-    """Masked data modelling with a `MaskedDataModel`. Losses are in nats per masked patch or word.
+    """Masked data modelling with a `MaskedDataModel`.
 
-    A frozen image tokenizer computes the codes from the unmasked images.
+    The targets of masked patches are codes, which a frozen image tokenizer computes from the
+    unmasked images. Losses are in nats per masked patch or text token.
     """
 
     unit = "tokens"
@@ -342,10 +343,10 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     def examples(
         self, split: int, augmented: Mapping[str, AugmentationConfig] | None = None
     ) -> dict[str, tuple[int, Example, OnBroken]]:
-        """Return the streams of images, texts and pairs.
+        """Return a tuple for each of the streams "images", "texts" and "pairs".
 
-        A stream has a number of examples, a function that makes an example, and a callback. The
-        callback records a broken image. `augmented` maps "images" and "pairs" to augmentations. If
+        The tuple contains the number of examples, a function that makes an example, and a callback
+        that records a broken image. `augmented` maps "images" and "pairs" to augmentations. If
         `augmented` is None, images are cropped in the centre, and a blank image replaces a broken
         image.
         """

@@ -134,7 +134,9 @@ def test_wrong_weights_are_refused_and_no_run_is_overwritten(
     with pytest.raises(ValueError, match="weights of another model"):
         module.load_pieces({}, {"more": torch.ones(2)}, "a file")
     run_toy(tmp_path, steps=5)
-    with pytest.raises(FileNotFoundError, match=r"no averaged weights.*the run has best, final"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no weights 'averaged'.*existing weights: best, final"
+    ):
         find_weights(tmp_path, "averaged")
 
 
