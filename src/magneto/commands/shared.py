@@ -253,7 +253,7 @@ def check_folder(option: str, folder: Path | None) -> None:
 
 
 def check_effect(words: Sequence[str], idle: Iterable[str], where: str) -> None:
-    """Raise ConfigError if `words` contain one of the options `idle`.
+    """Raise ConfigError if the command-line arguments `words` contain an option in `idle`.
 
     These options have no effect in the case `where`, such as "with --depths".
     """
@@ -305,7 +305,8 @@ def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
 
     If no line is available, the function waits.
 
-    Only a line feed ends a line. A byte-order mark is dropped. A line is cut after about 1 MiB.
+    Only a line feed ends a line. A byte-order mark is dropped. A line is truncated after about
+    1 MiB.
     Lines that are not UTF-8 are counted, and U+FFFD replaces the invalid bytes.
     """
     mark = BOM_UTF8

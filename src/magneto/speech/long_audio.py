@@ -179,7 +179,7 @@ class TranscriptPart:
     Attributes:
         recording: Index of the recording.
         words: Words of this part.
-        seconds: Duration of the recording's processed part, in seconds.
+        seconds: Seconds of the recording that have been processed so far.
         last: Whether this is the recording's last part.
         texts: Hypotheses and log-probabilities in nats, best first. The list is empty if the
             recording is longer than one window.

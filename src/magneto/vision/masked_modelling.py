@@ -32,7 +32,7 @@ from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodePrediction
 
 
 class PatchAggregation(nn.Module):
-    """Patch aggregation: a small stack over a middle layer's patches and the top class token.
+    """Small stack over a middle layer's patches and the last layer's class token.
 
     Patch features of a middle layer do not describe the whole image. So the class token must learn
     to describe it (arXiv 2208.06366, section 2.3). In BEiT v2's released code, the small stack
