@@ -110,8 +110,8 @@ def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] =
         known: Dotted names for suggestions, by default the class's fields.
 
     Raises:
-        ConfigError: If a key is unknown or missing, or a value is invalid. The error lists all
-            mistakes.
+        ConfigError: If a key is unknown, a field without a default is missing, or a value is
+            invalid. The error lists all mistakes.
     """
     if not isinstance(values, Mapping):
         raise ConfigError([f"{where or 'the recipe'} must be a mapping, not {values!r}"])

@@ -151,7 +151,8 @@ def test_questions_whose_image_is_no_whole_number(tmp_path: Path) -> None:
     task, message = task_of("visual-question-answering/tiny", source, **changes)
     name = source / "v2_OpenEnded_mscoco_train2014_questions.json"
     assert (
-        f"8 {MALFORMED} [{name}, question 9: image_id must be a whole number, not 1.9; " in message
+        f"8 {MALFORMED} [{name}, question 9: image_id must be a whole number, 0 or more, not 1.9; "
+        in message
     )
     assert examples_of(task) == 8
 

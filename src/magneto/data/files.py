@@ -77,7 +77,7 @@ def existing_path(name: str) -> Path:
         FileNotFoundError: If the path is not a file or folder.
     """
     if not name.strip():
-        raise FileNotFoundError("the source is empty: name a file or a folder")
+        raise FileNotFoundError("no path is given: name a file or a folder")
     path = user_path(name)
     if not os.path.exists(path):
         raise FileNotFoundError(f"no file or folder {name}{nearest_path(path)}")
@@ -289,7 +289,7 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
 def non_negative_integer(record: Any, key: str) -> int:
     value = _as_object(record).get(key)
     if type(value) is not int or not 0 <= value < LARGEST:
-        raise BadRecord(f"{key} must be a whole number, not {abbreviate(value)}")
+        raise BadRecord(f"{key} must be a whole number, 0 or more, not {abbreviate(value)}")
     return value
 
 

@@ -274,7 +274,7 @@ def check_round_trip(
 ) -> None:
     """Raise ValueError if conversion to the library and back changes a model's outputs.
 
-    `otherwise` names configuration fields that may change, because they do not affect the outputs.
+    `otherwise` lists configuration fields that may change, because they do not affect the outputs.
     """
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)

@@ -1,8 +1,8 @@
 """Zero-shot and few-shot evaluation of language models (paper, section 4.1).
 
-Demonstrations precede each question. The end token `</s>` begins the input and separates
-demonstrations and question. The option with the highest log-likelihood is the model's answer. The
-prefix that all options of a question share is computed once.
+Demonstrations precede each question. The end token `</s>` begins the input and follows each
+demonstration. The option with the highest log-likelihood is the model's answer. The prefix that all
+options of a question share is computed once.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def check_demonstrations(questions: SuiteQuestions, num_fewshot: int) -> None:
 def draw_demonstrations(
     size: int, num_fewshot: int, seed: int, question: int, excluded: int | None
 ) -> list[int]:
-    """Draw different demonstrations for a question, and return their indices.
+    """Draw `num_fewshot` distinct demonstrations for a question, and return their indices.
 
     A limit on the number of questions does not change the demonstrations.
     """
@@ -255,8 +255,8 @@ def prepend_demonstrations(
     """Put the same demonstrations before each option of a question.
 
     Returns:
-        The tuple (sequences, demonstrations, whole): the new sequences, the number of
-        demonstrations that fit, and whether the question itself was kept whole.
+        The tuple (sequences, fitted, whole): the new sequences, the number of demonstrations that
+        fit, and whether the question itself was kept whole.
     """
     # The last token is scored, but it is not an input.
     available = length + 1 - max(map(len, item.sequences))
@@ -406,7 +406,8 @@ def score_lines(
 def context_length(config: Any, trained: int, requested: int | None) -> int:
     """Return `requested`, the maximum input length in tokens.
 
-    If `requested` is None, return `trained`, limited to the model's learned positions.
+    If `requested` is None, return `trained`, the input length in training, but at most the number
+    of the model's learned positions.
 
     Raises:
         ConfigError: If the requested length is below 2 or exceeds the model's learned positions.

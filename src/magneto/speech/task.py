@@ -93,7 +93,7 @@ class SpeechRecognition(Task):
         return self.speech.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the corpus, and train or load the tokenizer and the normaliser."""
+        """Read the corpus, and train or load the tokenizer and the feature normaliser."""
         if "speech" in self.__dict__:
             return
         self._progress = progress

@@ -357,7 +357,7 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     revive_below: Dropout = 0.03
     """A code is revived if its share of the features falls below this value divided by `codes`. A
     revived code takes over part of a frequent code's features. With `revive_below` 0, no code is
-    revived, as in BEiT v2's released code."""
+    revived, as in BEiT v2's released implementation."""
     commitment: NonNegativeFloat = 1.0
     """Weight of the commitment loss, the mean squared difference between the encoder's output and
     the code's vector."""

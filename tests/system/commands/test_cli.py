@@ -43,7 +43,7 @@ MISTAKES = [
     (f"recipes {__file__}", "not YAML"),
     ("train causal-lm/tiny --model.width 1000000000", "model.width must be 1 to 16,777,216, not"),
     ("train causal-lm/tiny --training.device meta", "torch can't compute on this device"),
-    ("train causal-lm/tiny --data=", "the source is empty"),
+    ("train causal-lm/tiny --data=", "no path is given"),
     ("probe causal-lm/tiny --steps x", "--steps: must be a whole number, 1 or more, not 'x'"),
     ("plan causal-lm/tiny --gpus 0", "--gpus: must be 1 or more, not 0"),
     ("plan causal-lm/tiny --utilisation 40", "--utilisation: must be in (0, 1]"),
