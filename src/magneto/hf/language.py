@@ -3,8 +3,8 @@
 Arguments are named as in the library transformers. `input_ids` have shape (batch, length).
 `attention_mask` is 1 for tokens and 0 for padding. Padding is on the left or on the right. Labels
 of -100 are ignored. The loss is summed over labels and divided by `num_items_in_batch`, by default
-the number of labels. `others` may contain `output_hidden_states`, and arguments that do not change
-the result. Further arguments in `others` raise ValueError.
+the number of labels. `others` may contain `output_hidden_states`, arguments that a method's
+docstring names, and arguments that do not change the result. All other arguments raise ValueError.
 """
 
 from __future__ import annotations

@@ -275,9 +275,9 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
 class _Beit3(WeightFormat):
     """Format of a BEiT-3 model.
 
-    Weights with the tensor `mark` have this format. `head` has the names of tensors in the head.
-    `normed` says whether the head has norms. `sizes` maps fields of the configuration to names of
-    tensors, whose lengths are the fields' values.
+    `mark` is the name of a tensor by which the format is recognised. `head` has the names of
+    tensors in the head. `normed` says whether the head has norms. `sizes` maps fields of the
+    configuration to names of tensors, whose lengths are the fields' values.
     """
 
     name, placements = "beit3", ("sub",)

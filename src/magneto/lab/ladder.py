@@ -2,7 +2,7 @@
 
 Results at smaller sizes determine the learning rates of the next size. Before a size is trained,
 its results are forecast from the smaller sizes. The finished runs (cells) determine the next runs,
-so a stopped ladder can resume. Several machines can share the folder.
+so a stopped ladder can resume. Several machines can share the ladder's folder.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
     """Begin a ladder in `folder`, or add sizes and seeds to the ladder in this folder.
 
-    `prepare` measures the duration of runs, and fits the ladder to the budget. It is called for a
-    new ladder, for new sizes, and for a budget if a size has no measured duration yet.
+    `prepare` measures the duration of runs, and fits the ladder to the budget. It is called if
+    the ladder is new, if a size is new, and if the ladder has a budget but a size has no measured
+    duration.
 
     Raises:
         ConfigError: If a recipe is wrong, or the folder has another ladder.
@@ -450,7 +451,7 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the first runs of a size, ordered by seed, that fit in the size's budget.
+    """Return the runs in `cells` that the size's budget still allows, chosen in the order of seeds.
 
     While no run of this size has finished, all runs with the first seed are allowed.
     """
