@@ -163,7 +163,7 @@ def find_files(
         splits: Accepted names of each split, in order of preference.
 
     Raises:
-        ValueError: If a split has two files.
+        ValueError: If two files have the same split name, such as train.jsonl and train.csv.
     """
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
@@ -234,8 +234,9 @@ def media_column(table: Table, name: str) -> MediaColumn:
 def find_place(root: Path, names: Sequence[str]) -> tuple[str, str]:
     """Return the subfolder and the ending of the files `names`, for example ("clips/", ".mp3").
 
-    Most of the names must have a file in the subfolder. Subfolder and ending are "" if the names
-    are paths, if the folder itself has one of the files, or if several subfolders or endings fit.
+    Most of the names must have a file in the subfolder. Subfolder and ending are "" if a name
+    contains "/", if `root` itself contains a file with one of the names, or if several subfolders
+    or endings fit.
     """
     if any("/" in name or (root / name).exists() for name in names) or not root.is_dir():
         return "", ""
@@ -350,8 +351,8 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
 
     Files with the same key (a.jpg, a.cls, a.json) form an example. Media are in the columns
     "image", "mask" and "audio". The column "key" has the keys. Each field of a JSON file gets a
-    column. Labels and texts are always in the columns "label" and "text". Examples are shuffled
-    over all shards.
+    column. The columns "label" and "text" contain labels and texts, even if their JSON fields have
+    other names, such as "class" and "caption". Examples are shuffled over all shards.
 
     Raises:
         ValueError: If the shards have no examples.

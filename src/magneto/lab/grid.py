@@ -1,7 +1,7 @@
 """Grid over a recipe's fields. Each point of the grid is a run, called a cell.
 
-The folder contains the specification (sweep.json) and a directory for each cell. A cell's directory
-contains outcome.json after the run has finished.
+A comparison's folder contains the specification (sweep.json) and a directory for each cell. A
+cell's directory contains outcome.json after the run has finished.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
     Nothing is written.
 
     Returns:
-        The given sweep, with the folder's `further` cells added.
+        The sweep, with the `further` cells of the folder's sweep added.
 
     Raises:
         ConfigError: If a recipe is wrong or was edited, or if a run is repeated.

@@ -1,8 +1,8 @@
 """Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality with joint attention.
 
 Vision and language tokens are two packed tensors, (tokens, width). Each modality has its own
-experts, which are ordinary sublayers of `magneto.nn.block`. Each token attends to the tokens of
-both modalities. The table lists the experts of each sublayer.
+experts, which are ordinary sublayers of `magneto.nn.block`. Each token attends to all tokens of its
+sample, in both modalities. The table lists the experts of each sublayer.
 
 | experts            | attention        | feed-forward network                             |
 |--------------------|------------------|--------------------------------------------------|
@@ -226,9 +226,9 @@ class MultiwayEncoder(ProbedStack):
     ) -> Tensor:
         """Return one layer's attention weights, (samples, heads, length, length).
 
-        The third dimension counts queries, and the fourth dimension counts keys. Vision tokens come
-        before language tokens. Keys that are padding have weight 0. Arguments and errors are as in
-        `features`.
+        The third dimension indexes queries, and the fourth dimension indexes keys. Vision tokens
+        come before language tokens. Keys that are padding have weight 0. Arguments and errors are
+        as in `features`.
         """
         self.check_layers([layer])
         return record_attention_weights(

@@ -229,8 +229,8 @@ class Encoder(LayerStack):
             attention_mask: As in `forward`.
 
         Returns:
-            Weights, (batch, heads, length, length). The third dimension counts queries, and the
-            fourth dimension counts keys. Each row sums to 1, but rows without allowed keys are 0.
+            Weights, (batch, heads, length, length). The third dimension indexes queries, and the
+            fourth dimension indexes keys. Each row sums to 1, but rows without allowed keys are 0.
 
         Raises:
             ValueError: If the layer does not exist.

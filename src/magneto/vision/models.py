@@ -300,7 +300,7 @@ def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
-    """Encode an image at once, and return its logits, (classes, height, width).
+    """Encode a whole image in one pass, and return its logits, (classes, height, width).
 
     The image is padded with zeros to a multiple of the patch size.
     """
@@ -324,7 +324,7 @@ class WholeImageConfig(SegmenterConfig):
 
 
 def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
-    """Return a model for `rows` x `columns` patches that shares the weights of `model`.
+    """Return a model that shares the weights of `model` and reads `rows` x `columns` patches.
 
     Learned positions and relative biases are not shared. They are interpolated (bicubic).
     """

@@ -96,8 +96,8 @@ class PixelTeacher(nn.Module):
 class PretrainedTeacher(nn.Module):
     """Teacher from the library transformers. The teacher has its own image size and normalisation.
 
-    The teacher's features are those of the patches after the final norm. The features of CLIP are
-    also multiplied by CLIP's projection matrix.
+    The teacher's features are the outputs of its final norm for the patches. The features of CLIP
+    are also multiplied by CLIP's projection matrix.
     """
 
     image_mean: Tensor

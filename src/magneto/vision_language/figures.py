@@ -44,7 +44,7 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Draw the attention of words to image patches for a few texts; return [] for no texts.
+    """Draw the attention of words to image patches for a few texts. Return [] if there are none.
 
     `heading` takes a validation row and the index of the model's answer, and returns a heading.
     `sides` names the images of a row, for example "left" and "right".
@@ -85,8 +85,8 @@ def attention_figure(
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation rows with text, the model's answer and the right answer. For each word, a copy "
-        "of the image shows the word's attention: patches with less attention are darker. "
+        "Validation examples with text, the model's answer and the right answer. For each word, a "
+        "copy of the image shows the word's attention: patches with less attention are darker. "
         f"Attention is the mean over all heads of layer {layer + 1} of {config.layers}. "
         f"{share:.0%} of the words' attention goes to patches. The remaining attention goes to "
         "words and to the class token."
