@@ -175,10 +175,10 @@ class MaskedLanguageModel(nn.Module):
 class ClassificationHead(nn.Module):
     """Classification head: dropout, dense, tanh, dropout, linear (arXiv 1810.04805, 1907.11692).
 
-    The head's input is the first feature or the mean of all features. The dense matrix has Xavier
-    normal initialisation. The output layer is initialised from N(0, 0.02²), as in BERT, so that
-    the first loss is near ln(classes). Biases are 0. The initial weights do not depend on the norm
-    placement.
+    The head's input is the encoder output at the first position, or the mean over all positions
+    except padding. The dense matrix has Xavier normal initialisation. The output layer is
+    initialised from N(0, 0.02²), as in BERT, so that the first loss is near ln(classes). Biases are
+    0. The initial weights do not depend on the norm placement.
     """
 
     def __init__(self, width: int, classes: int, dropout: float, pooling: str = "first") -> None:

@@ -41,7 +41,7 @@ class TextEmbedding(nn.Module):
         return self.scaled(self.table(tokens))
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Apply the output scale to vectors, (batch, length, width)."""
+        """Multiply vectors (batch, length, width) by `self.scale`."""
         return vectors * self.scale
 
 

@@ -86,8 +86,8 @@ class ImageInputConfig:
     the images' shorter sides, at most 64, rounded to a multiple of the patch size."""
     patch_size: Side | None = 16
     """Height and width of a patch in pixels. Null takes the size from the pre-trained run or image
-    tokenizer. Without a run or tokenizer, the size is the smallest patch size with at most 8
-    patches per side. The smallest possible value is 2 pixels."""
+    tokenizer. Without a run or tokenizer, null means the smallest patch size of 2 or more
+    pixels with at most 8 patches per side."""
     channels: Literal[1, 3] | None = 3
     """Number of channels of the image. Null takes the number from the pre-trained run or image
     tokenizer. Without a run or tokenizer, Magneto looks at up to 200 images: null means 1 if all of
@@ -161,8 +161,9 @@ class AugmentationConfig:
     """Random changes of a training image (default: none)."""
 
     crop: Literal["centre", "random_resized"] = "centre"
-    """"centre" crops the largest square in the middle, as in validation. "random_resized" resizes a
-    random rectangle to a square (arXiv 1409.4842, section 6)."""
+    """"centre" crops the largest square in the middle. In retrieval, captioning, visual question
+    answering and visual reasoning, "centre" resizes the whole image to a square without cropping.
+    "random_resized" resizes a random rectangle to a square (arXiv 1409.4842, section 6)."""
     crop_scale: tuple[Part, Part] = (0.08, 1.0)
     """Range of the random rectangle's area, as a share of the image's area (0.2 to 1 in BEiT's
     pre-training)."""

@@ -37,7 +37,7 @@ from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfi
 from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows left out because of a missing image"
-LOST = "validation rows with a missing image, which count as wrong"
+LOST = "validation rows with a missing image"
 LEFT_OUT = "unusable splits left out"
 TWICE = "duplicate pairs left out"
 SEVERAL = "images left out because an image in an earlier folder has the same name"
@@ -102,7 +102,7 @@ def load_rows(
     stay in one split.
 
     Raises:
-        ValueError: If the wanted split is missing, or if a split has no rows or no images.
+        ValueError: If a wanted test split is missing, or if a split has no rows or no images.
     """
     splits, other = tables(config.source), None
     if config.validation_source is not None:
