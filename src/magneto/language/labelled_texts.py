@@ -200,7 +200,7 @@ def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, 
 
 
 def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
-    """Return text files by split. The file train/good/1.txt has the label "good"."""
+    """Return the texts of .txt files by split. The file train/good/1.txt has the label "good"."""
 
     def words_of(table: Table) -> Table:
         def read(number: int) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def rows_of(table: Table, names: Sequence[str | None]) -> Iterator[list[Any]]:
 def labelled_rows(
     table: Table, config: ClassificationDataConfig, unknown: Sequence[str], counts: Counts
 ) -> Table:
-    """Return usable rows in the columns "text", "label" and, for pairs, "pair".
+    """Return usable rows with the columns "text", "label" and, for pairs, "pair".
 
     A label in `unknown` counts as missing, unless `config.labels` contains it.
     """

@@ -166,9 +166,10 @@ def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
         "errors-by-word",
         "Errors by word",
         f"{utterances} validation utterances have {sum(total.values())} words. "
-        f"The model recognised {sum(correct.values())} of them correctly. The references have "
-        f"{len(total)} different words. The table lists up to {MOST_WORDS} words with errors, "
-        "starting with the word with the most errors. Counts are in parentheses.",
+        f"The model recognised {sum(correct.values())} of these words correctly. The references "
+        f"have {len(total)} different words. The table lists up to {MOST_WORDS} words with errors, "
+        "starting with the word with the most errors. In the last column, counts are in "
+        "parentheses.",
         table(lines, right=(1, 2, 3)),
     )
 

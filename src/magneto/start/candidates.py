@@ -282,7 +282,7 @@ def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
 def parallel_files(files: Iterable[Path]) -> list[str]:
     """Return the languages of the first files that share a stem, such as a.de and a.en.
 
-    The names are STEM.LANGUAGE or STEM.LANGUAGE.txt.
+    The files are named STEM.LANGUAGE or STEM.LANGUAGE.txt.
     """
     from magneto.translation.text import aligned_files
 

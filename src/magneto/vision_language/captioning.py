@@ -1,4 +1,4 @@
-"""Image captioning from left to right, and its metric CIDEr-D.
+"""Autoregressive image captioning, and its metric CIDEr-D.
 
 CIDEr-D (arXiv 1411.5726) compares a caption with reference captions by n-grams, for n
 from 1 to 4. The weight of an n-gram is its count times its inverse document frequency. For the

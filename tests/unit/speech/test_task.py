@@ -163,7 +163,7 @@ def test_errors_of_words_and_characters() -> None:
     written = recognised_words(["one two one", "two", ""], ["one too", "two two", "x"])
     assert written["one"] == {"one": 1, "": 1} and written[""] == {"two": 1, "x": 1}
     drawn = draw_errors(written, 3)
-    assert "4 words. The model recognised 2 of them correctly" in drawn.caption
+    assert "4 words. The model recognised 2 of these words correctly" in drawn.caption
     assert all(f">{cell}<" in str(drawn.image) for cell in ("too (1)", "(inserted)"))
     image = str(draw_errors({"a": Counter("aax"), "b": Counter({"": 3, "b": 1})}, 3).image)
     cells = re.findall(r">([^<>]+)</t", image)
