@@ -226,8 +226,8 @@ def in_blocks(
     """Return a plan that takes examples block by block. Blocks may differ in size.
 
     `block(number)` returns the examples of a block. `size(number)` returns the size of a block, or
-    None if the size is unknown before the block is made. The first call for a step computes the
-    sizes of all earlier blocks.
+    None if the size is unknown before the block is made. To find the examples of a step, the plan
+    needs the sizes of all earlier blocks. Each size is computed only once.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]

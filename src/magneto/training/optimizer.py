@@ -184,7 +184,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averaged weights into the model inside the block."""
+        """Put the averaged weights into the model during a `with` block."""
         self._exchange()
         try:
             yield

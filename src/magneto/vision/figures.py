@@ -117,10 +117,12 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
     brightest = [2 * row / row.amax(1, keepdim=True) - 1 for row in rows]
     patch = seen.new_ones(1, 1, seen.shape[1], config.patch_size, config.patch_size)
     maps = [image_of(row[:, :, None, None, None] * patch) for row in brightest]
-    who = "the class token" if config.prefix and asking.stop == 1 else "the average patch"
+    who, over = "the patches", "all heads and query patches"
+    if config.prefix and asking.stop == 1:
+        who, over = "the class token", "all heads"
     caption = (
         f"First row: validation images. Second row: attention of {who} to each patch in the last "
-        f"layer, averaged over all heads. Other rows: attention of {len(rows) - 1} single heads. "
+        f"layer, averaged over {over}. Other rows: attention of {len(rows) - 1} single heads. "
         f"The patch with most attention is white. {float(asked.sum(-1).mean()):.0%} of the "
         "attention goes to patches."
     )
