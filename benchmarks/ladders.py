@@ -75,7 +75,7 @@ LADDERS = {
     "--placements pre,sub",
 }
 TITLES = {"best_rate": "best rate", "stable_rate": "largest stable rate", "loss": "loss",
-          "gap": "loss over that of another placement"}  # fmt: skip
+          "gap": "loss divided by another placement's loss"}  # fmt: skip
 COLUMNS: tuple[str, ...] = (
     "ladder", "axis", "size", "from", "row", "against", "what", "value", "low", "high", "measured",
     "holds", "off", "off_below", "off_inverse", "priors", "commit",

@@ -402,7 +402,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         deviation: Sequence[float] = (),
         **others: Any,
     ) -> None:
-        """Configure the features, with the sample rate in Hz.
+        """Configure the feature extraction. `sampling_rate` is in Hz.
 
         `filter_bank` has the fields of `FilterBankConfig`. The normalisation `cmvn` is "none",
         "utterance" or "global". `mean` and `deviation` have one value per feature, and are used
