@@ -59,7 +59,7 @@ ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
-    """Put the stack's name and `*`, which stands for the layer's number, before tensor names."""
+    """Prefix tensor names with the stack's name and `*`, which stands for the layer's number."""
     made: dict[str, str | tuple[str, ...]] = {}
     for mine, their in names.items():
         parts = (their,) if isinstance(their, str) else their
