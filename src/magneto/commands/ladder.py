@@ -167,7 +167,7 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
 
 
 def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float, float]:
-    """Estimate the seconds of one step, and the total seconds of start and evaluation."""
+    """Estimate the seconds of one step, and of starting and evaluating a run."""
     from magneto.commands.plan import try_steps
 
     task = recipe.build_task()

@@ -132,7 +132,7 @@ class TextTask(Task):
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the validation batches in the order of the corpus.
 
-        Masked positions do not depend on the training seed.
+        In masked language modelling, the masked positions do not depend on the training seed.
         """
         tokens, length = self.text.validation.tokens, self.length
         numbers = np.arange(count_windows(tokens, length))

@@ -133,8 +133,12 @@ class TextClassification(Task):
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the texts.
 
-        A null `max_length` is derived from the texts. Model, data and pre-training run must fit
-        together.
+        If `data.max_length` is null, it is derived from the training texts.
+
+        Raises:
+            FileNotFoundError: If the pre-training run does not exist.
+            ValueError: If the model does not fit the data or the pre-training run.
+            ValueError: If `data.token_dropout` is set, but the tokenizer has no mask token.
         """
         if self._prepared:
             return
@@ -251,7 +255,8 @@ class TextClassification(Task):
         """Divide the validation rows into batches.
 
         Returns:
-            The row numbers of each batch, and the validation set and the label of each row.
+            The tuple (batches, sets, labels): the row numbers of each batch, the index of each
+            row's validation set, and each row's label.
         """
         tables = self.texts.validation.values()
         sizes = [len(table) for table in tables]

@@ -91,11 +91,11 @@ class TransformerConfig:
     head_dim: Width | None = None
     """Width of a head (default: null, `width / heads`)."""
     windows: tuple[PositiveInt | None, ...] = ()
-    """Sliding window of each layer's self-attention, from the bottom layer up. If the model has
-    more layers than the list has windows, the list is repeated. In a decoder, a window is the
-    number of positions that a position attends to, itself included. In an encoder, a window of w
-    also covers the next w - 1 positions. null means all positions. Mistral has (4096,), and Gemma 2
-    has (4096, null) (default: no windows)."""
+    """Sliding window of each layer's self-attention, from the bottom layer up (default: no
+    windows). If the model has more layers than the list has windows, the list is repeated. In a
+    decoder, a window is the number of positions that a position attends to, itself included. In an
+    encoder, a window of w also covers the next w - 1 positions. null means all positions. Mistral
+    has (4096,), and Gemma 2 has (4096, null)."""
     norm: NormKind = "layernorm"
     """Kind of norm in the layers and on top of the stack."""
     norm_eps: PositiveFloat = 1e-5
@@ -133,8 +133,8 @@ class TransformerConfig:
     with one table for all layers. "rotary" rotates queries and keys by row and column, as in
     EVA-02."""
     reference_grid: Width | None = None
-    """For images: side of the square grid of pre-training, in patches. Rotary positions of another
-    grid are rescaled to the pre-training grid (default: null, not rescaled)."""
+    """For images: number of patches along each side of the pre-training grid. Rotary positions of
+    another grid are rescaled to the pre-training grid (default: null, not rescaled)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"

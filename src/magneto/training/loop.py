@@ -198,7 +198,7 @@ def train(
     Raises:
         ValueError: If the learning rate is missing.
         ValueError: If the device is not available.
-        ValueError: If the strategy does not fit torchrun's processes.
+        ValueError: If `config.distributed` does not suit the task or torchrun's processes.
         ValueError: If a batch has fewer examples than micro-batches.
         ValueError: If `run` has checkpoints, but `resume` is False or the recipe differs.
         FileNotFoundError: If `run` is removed during training.
@@ -340,8 +340,9 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a restart would lose weights of a run that has no checkpoint.
 
-    If the run has only the folder `best`, the result is True only after the step at which the first
-    checkpoint is due. Before this step, a restart soon writes `best` again.
+    If the run has only the folder `best`, the result is True only if the run went past the step by
+    which its first checkpoint should be complete. A run that ended earlier soon writes `best` again
+    after a restart.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:

@@ -87,7 +87,7 @@ class FineTunedConfig(VisionLanguageConfig):
 
 @configuration
 class PairPoolingConfig(FineTunedConfig):
-    """Fields of models that classify a question or a statement about images."""
+    """Fields of models that answer a question or judge a statement about images."""
 
     pooling: Literal["first", "mask_token"] = "first"
     """Features that the head reads. With "first", as in BEiT-3, the head reads the feature of the
