@@ -70,7 +70,7 @@ def auto_map(classes: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_module(directory: str | os.PathLike[str]) -> None:
-    """Write the module that an `auto_map` names."""
+    """Write the module to which `auto_map` refers."""
     Path(directory).mkdir(parents=True, exist_ok=True)
     Path(directory, f"{MODULE}.py").write_text(MODULE_SOURCE, encoding="utf-8")
 
@@ -84,7 +84,7 @@ class WithoutCopies:
 
 
 class SavedWithModule(WithoutCopies):
-    """Mix-in whose `save_pretrained` also writes the module that `auto_map` names."""
+    """Mix-in whose `save_pretrained` also writes the module to which `auto_map` refers."""
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
@@ -210,7 +210,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         """Return Magneto's configuration, with this object's `vocab_size` and `num_labels`.
 
         Raises:
-            ValueError: If a size differs from the size in `core`.
+            ValueError: If another size, such as `hidden_size`, differs from the size in `core`.
         """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
         count = {self.num_labels_field: self.num_labels} if self.num_labels_field else {}
@@ -354,7 +354,8 @@ HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
 }  # fmt: skip
-"""Arguments that models ignore. Other unknown arguments raise an error."""
+"""Arguments that may be passed although `forward` does not list them. Other unlisted arguments
+raise an error."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):

@@ -187,7 +187,7 @@ class RunWeights:
     def newest(self) -> Path | None:
         """Return the newest undamaged checkpoint, or None.
 
-        Incomplete checkpoints are removed.
+        Temporary directories of interrupted writes are removed.
         """
         if self.world.is_main_process:
             for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
