@@ -62,7 +62,7 @@ COMMON: Names = {
 
 
 def head_count(width: int, args: Mapping[str, Any]) -> int:
-    """Return `num_heads` from the arguments, by default the number in timm's models."""
+    """Return `num_heads` from the arguments, by default timm's number of heads for `width`."""
     if "num_heads" in args:
         return args["num_heads"]
     if width not in HEADS and width % HEAD_WIDTH:
@@ -102,7 +102,8 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     if "dist_token" in state:
         raise ValueError("a distillation token (dist_token) is not supported")
     if "norm.weight" in state and "fc_norm.weight" in state:
-        raise ValueError("norms both before and after pooling are not supported")
+        raise ValueError("a model with both a norm before pooling (norm) and a norm after pooling "
+                         "(fc_norm) is not supported")  # fmt: skip
     width, channels, patch, _ = state["patch_embed.proj.weight"].shape
     side = table_side(state, args, patch)
     token = "learned" if "cls_token" in state else "none"
@@ -151,7 +152,7 @@ def scales(attention: str, feed_forward: str) -> Names:
 class Timm(WeightFormat):
     """Format of timm's image classifiers.
 
-    `architectures` has the name of a timm model for each supported epsilon of the norms.
+    `architectures` maps each supported epsilon of the norms to the name of a timm model.
     """
 
     model = ImageClassifier
@@ -223,7 +224,9 @@ class _Beit(Timm):
     def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
         own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
         if own and shared:
-            raise ValueError("relative positions both per layer and shared are not supported")
+            raise ValueError(
+                "a model with both per-layer and shared relative positions is not supported"
+            )
         if "cls_token" not in state:
             raise ValueError("timm's Beit needs a class token (cls_token)")
         return ImageClassifierConfig(

@@ -2,15 +2,15 @@
 
 The formulas of Post-LN and DeepNorm come from DeepNet (arXiv 2203.00555). The formulas of Pre-LN
 and Sub-LN come from the paper arXiv 2210.06423 (section 3.2, appendices A and B). All bounds are
-divided by eta d, the learning rate times the width. The bounds are orders of magnitude under the
-paper's assumptions. `docs/theory.md` states the limits of these assumptions.
+divided by eta d, the learning rate times the width. Under the paper's assumptions, the bounds give
+the order of magnitude of the update. `docs/theory.md` states the limits of these assumptions.
 
 Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
 variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
-fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of an SGD
-step on the sublayer's two matrices. q_l is the share of this effect that reaches the output.
-`signal` is a sublayer's contribution to the residual stream. The sum of `signal` times q_l over all
-cross-attentions is the share of the encoder's update that reaches the decoder's output.
+fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of updating
+the sublayer's two matrices by one SGD step. q_l is the share of this effect that reaches the
+output. `signal` is a sublayer's contribution to the residual stream. The sum of `signal` times q_l
+over all cross-attentions is the share of the encoder's update that reaches the decoder's output.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def derived_scales(
     Args:
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
-        cross_gain: Scale of the matrices v and w in cross-attention. The scale is 1 in the text and
-            the code of the paper (arXiv 2210.06423). By default, cross-attention has the v and w
-            of self-attention, as theorem 3.3 assumes.
+        cross_gain: Gain of v_proj and out_proj in cross-attention. The text and the code of the
+            paper (arXiv 2210.06423) use the gain 1. By default, cross-attention has the gain of
+            self-attention, as theorem 3.3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
@@ -155,7 +155,7 @@ class Family:
     Attributes:
         name: Short name.
         source: Source of the derivation.
-        step: Function of (v, w): effect of one SGD step on the sublayer's two matrices.
+        step: Function of (v, w): effect of updating the sublayer's two matrices by one SGD step.
         signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. In
             cross-attention, the signal times q_l is the share of the encoder's update that reaches
             the output.

@@ -278,9 +278,9 @@ class FineTunedImageConfig(ImageEncoderConfig):
     """Layer-wise decay. The learning rate of a layer is `layer_decay` times the rate of the next
     higher layer. The paper's image classifiers use 0.65 and 0.8. 1: no layer-wise decay."""
     pretrained: Free[str | None] = None
-    """Directory of an image run whose patch embedding, positions and encoder initialise the model.
-    `data.normalisation` must be the normalisation of the run. Null trains from scratch. Magneto
-    replaces "{placement}" in the path by the name of the norm placement."""
+    """Directory of a run of an image task. The run's patch embedding, positions and encoder
+    initialise the model. `data.normalisation` must be the normalisation of the run. Null trains
+    from scratch. Magneto replaces "{placement}" in the path by the name of the norm placement."""
 
 
 @configuration
@@ -317,9 +317,9 @@ class ImageClassificationDataConfig(ImageDataConfig):
     CutMix are both on, each pair of images gets one of the two at random."""
     class_names: str | None = None
     """Path of a text file with one class name per line, in the order of the classes' numbers.
-    `class_names` replaces `classes`. Set `class_names` if an evaluation's class folders are not
-    named after the run's classes. ImageNet's folders, for example, are named by wnids (n01440764,
-    ...)."""
+    `class_names` replaces `classes`. Set `class_names` to evaluate a run on a folder whose
+    subfolders are not named after the run's classes. ImageNet's subfolders, for example, are named
+    by wnids (n01440764, ...)."""
     candidates: Literal["all", "present"] = "all"
     """Classes that the model may predict in validation. With "all", every class of the model is
     allowed. With "present", only classes of the validation images are allowed, such as the 200 of
