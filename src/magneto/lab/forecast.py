@@ -1,9 +1,9 @@
 """Results of a ladder at each trained size, and forecasts for larger sizes.
 
 A size's folder contains sweep.json, rung.json, and the outcome.json and probe.jsonl of each run.
-Every dependence on size is fitted by a power law (`magneto.lab.trend`). Before a size is trained,
-its results are forecast from the smaller sizes. The report compares each forecast with the later
-results.
+At each size, a row contains the runs that differ only in learning rate and seed. Every dependence
+on size is fitted by a power law (`magneto.lab.trend`). Before a size is trained, its results are
+forecast from the smaller sizes. The report compares each forecast with the later results.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ def shared_seeds(
     """Return the shared seeds' losses at each rate, the best rate, and the number of shared seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
-    the lowest mean loss. The shared seeds are the first n seeds, all of which ran at the best rate
-    and at the neighbours of the best rate in `good`; n is as large as possible. Return None if no
-    rate in `good` has a run of the first seed.
+    the lowest mean loss. The shared seeds are the first n seeds. n is the largest number for
+    which all n seeds ran at the best rate and at the neighbouring rates in `good`. Return None if
+    no rate in `good` has a run of the first seed.
     """
     tried, found = sorted(losses), None
     order = sorted({seed for own in losses.values() for seed in own})
@@ -261,7 +261,7 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
         - "stable_rate": a law, or None if no rate failed.
         - "measured": the law of each quantity in `QUANTITIES`, by name.
         - "stable_below": largest stable rate at the largest size in "from".
-        - "trivial_rates": two simple guesses of the best rate, by rule.
+        - "trivial_rates": two simple guesses of the best rate, by name.
         - "gaps": for each other row, the law of log(loss of the other row / loss of this row).
     """
     last = rungs[-1]

@@ -25,7 +25,8 @@ class Phone:
         seconds: Duration at the average speaking rate.
         end: First three formants at the end, in Hz; None if the formants do not change.
         hiss: Centre and width of the noise band, in Hz.
-        closure: Share of a stop that is silent before the burst.
+        closure: Share of a stop consonant's duration before the burst. In this part, the voice is
+            weaker, and there is no noise.
     """
 
     voice: float

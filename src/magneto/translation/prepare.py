@@ -66,9 +66,10 @@ TOKENIZER_CHARACTERS = 50_000_000
 SIDES = 1 << 20
 
 Group = dict[str, Any]
-"""Padded sentence pairs. `source` and `source_mask` have shape (batch, source length). `target`
-and `targets` have shape (batch, target length). `predicted` counts targets. `cells` counts the
-positions of source and target. `real` counts the positions without padding."""
+"""Padded sentence pairs. `source` and `source_mask` have shape (batch, source length). `target`,
+the decoder's input, and `targets`, its labels, have shape (batch, target length). `predicted`
+counts the labels without padding. `cells` counts the positions of source and target. `real` counts
+those without padding."""
 
 
 class TranslationVocabulary:

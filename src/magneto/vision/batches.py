@@ -89,9 +89,9 @@ def image_stream(
     """Return shuffled batches of stacked examples.
 
     If `example` raises an error, `broken` is called, and a random example replaces the broken one.
-    The entry "broken" (batch,) is True for examples that replace broken examples. A batch has
-    `repeats` copies of each example. `seed` determines order and augmentation. `finish` is applied
-    to each micro-batch of a rank.
+    The entry "broken" (batch,) is True for examples that replace broken examples. Each example
+    comes `repeats` times, usually in the same global batch. `seed` determines order and
+    augmentation. `finish` is applied to each micro-batch of a rank.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
