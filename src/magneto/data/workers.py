@@ -86,7 +86,7 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator over steps, beginning with `step`.
+        """Return an endless iterator, which yields the micro-batches of each step from `step` on.
 
         Raises:
             BatchError: While iterating, if a batch can't be made.

@@ -137,8 +137,8 @@ class Placement:
         feed_forward: Slots with a norm in the feed-forward network (the norm `inside` has the
             inner width).
         final: "norm" for a norm on top of the stack.
-        head_scale: Place of a learned scalar per attention head: "none", before or after the output
-            projection.
+        head_scale: Place of a learned scalar per attention head. "before_out" and "after_out" mean
+            before and after the output projection.
         query_key_norm: "head" normalises the queries and keys of each head separately, and "width"
             normalises the queries and keys of all heads together.
         value_norm: "head" normalises each head's values.

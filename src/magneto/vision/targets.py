@@ -100,8 +100,8 @@ class BlockMasking:
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
     """For each row, return the index of the vector with the largest cosine similarity.
 
-    `rows` has the shape (rows, width). `vectors` has the shape (count, width), and its rows are
-    unit vectors.
+    `rows` has the shape (rows, width). `vectors` contains unit vectors and has the shape
+    (count, width).
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
@@ -161,7 +161,7 @@ class Codebook(nn.Module):
         return F.normalize(self.vectors, dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each feature's code (...) and the vector of that code (..., width).
+        """Return the features' codes, of shape (...), and the codes' vectors, (..., width).
 
         Features (..., width) must be unit vectors. Codes and vectors have no gradients. In
         training, sums of features are kept for `end_step`, which updates the codebook.
