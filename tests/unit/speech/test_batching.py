@@ -145,12 +145,28 @@ def test_speed_changes_what_is_planned() -> None:
     varied = AugmentationConfig(speeds=(0.8, 1.0, 1.25))
     fast = PreparedSpeech(replace(CONFIG, augmentation=varied, max_frames=600), 1)
     plain = fast.train_maker.source.frames()
-    speeds = Augmentation(varied, CONFIG.sample_rate).speeds(24, 1, 0)
-    for batch in epoch_of(fast.train_stream(1, 1), 24):
+    speeds = [Augmentation(varied, CONFIG.sample_rate).speeds(24, 1, epoch) for epoch in (0, 1)]
+    read: list[int] = []
+    for batch in epoch_of(fast.train_stream(1, 1), 48):
         assert batch.cells <= 600 or len(batch.ids) == 1
         for id, length in zip(batch.ids, batch.feature_lengths.tolist(), strict=True):
             number = int(id.split("-")[1])
-            assert length == pytest.approx(plain[number] / speeds[number], abs=2)
+            its = speeds[number in read][number]
+            assert length == pytest.approx(plain[number] / its, abs=2)
+            read.append(number)
+
+
+def test_every_epoch_augments_an_utterance_otherwise() -> None:
+    none = AugmentationConfig(frequency_masks=0, time_masks=0)
+    for changes in ({}, {"frequency_masks": 2}, {"noise": 1}):  # of features, and of the sound
+        config = replace(DATA, augmentation=replace(none, **changes))
+        seen: dict[str, list[np.ndarray]] = {}
+        for batch in epoch_of(PreparedSpeech(config, 1).train_stream(1, 1), 24):
+            for row, id in enumerate(batch.ids):
+                features = batch.features[row, : batch.feature_lengths[row]].numpy()
+                seen.setdefault(id, []).append(features)
+        same = [np.array_equal(*both) for both in seen.values()]
+        assert len(same) == 12 and (sum(same) < 3 if changes else all(same)), changes
 
 
 def broken(folder: Path) -> SpeechDataConfig:

@@ -138,6 +138,18 @@ def test_targets_are_smoothed() -> None:
     torch.testing.assert_close(batch["targets"], wanted)
 
 
+def test_mixup_or_cutmix_alone_mixes_and_otherwise_the_next_time() -> None:
+    pytest.importorskip("sklearn")
+    batch = {"images": torch.rand(4, 1, 8, 8), "labels": torch.arange(4)}
+    for mixup, cutmix in ((0.0, 0.0), (0.8, 0.0), (0.0, 1.0)):
+        task = small_task("image-classification", data__mixup=mixup, data__cutmix=cutmix)
+        mix = task.finish(1)
+        first, second = (mix(batch, np.arange(4), np.full(4, draw)) for draw in (0, 1))
+        for key, plain in (("images", batch["images"]), ("targets", torch.eye(4, 10))):
+            same = [torch.equal(first[key], plain), torch.equal(first[key], second[key])]
+            assert same == [not (mixup or cutmix)] * 2, (mixup, cutmix, key)
+
+
 def test_figures_count_answers_and_show_the_surest_mistakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

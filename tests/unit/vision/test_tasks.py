@@ -17,7 +17,7 @@ from magneto.recipe import load_recipe
 from magneto.runs import load_run, open_run
 from magneto.training.logging import RESULT_FILE
 from magneto.vision import images
-from magneto.vision.batches import read_or_replace
+from magneto.vision.batches import image_stream, read_or_replace
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import (
     AugmentationConfig,
@@ -227,6 +227,18 @@ def task_of(folder: Path, **changes: Any) -> ImageClassification:
     source = {"data__source": str(root), "data__validation_source": str(root)}
     shape = {"model__channels": 3, "model__classes": 2, "model__image_size": 8}
     return small_task("image-classification", **source, **shape, **changes)
+
+
+def test_every_epoch_draws_otherwise_for_an_image() -> None:
+    def example(index: int, random: np.random.Generator) -> dict[str, float]:
+        return {"index": index, "drawn": random.random()}
+
+    stream, drawn = image_stream(6, example, 6, 1), []
+    for epoch in (0, 1):
+        (batch,) = stream.batch(epoch)
+        drawn += [dict(zip(batch["index"].tolist(), batch["drawn"].tolist(), strict=True))]
+    assert drawn[0].keys() == drawn[1].keys() == {*range(6)}
+    assert len({*drawn[0].values(), *drawn[1].values()}) == 12
 
 
 def test_many_broken_images_in_a_row_end_training() -> None:
