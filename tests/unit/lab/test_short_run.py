@@ -133,6 +133,19 @@ def test_a_recipe_that_ends_before_is_judged_at_its_end(small: Small) -> None:
     assert found.score < found.threshold
 
 
+def test_the_recipes_seed_determines_weights_and_batches(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "PEAK_STEPS", 1)
+    one, other = (small(seed=seed, training__steps=1) for seed in (1, 2))
+    assert run_trial(one, 0).score != run_trial(other, 0).score
+    found, task = diagnosis.diagnose(other, steps=1, seeds=0).run, other.build_task()
+    task.prepare()
+    peak = steps_at_peak(task, other.training, seed=2, steps=1)
+    assert (found.steps, found.peak_steps) == (run_of(other, 1).steps, peak)
+    assert found.steps != run_of(one, 1).steps
+
+
 def test_what_diverges_says_so(small: Small) -> None:
     made = small(training__learning_rate=1e30, training__warmup_steps=0, training__epochs=1)
     found = run_trial(made, 1e6)

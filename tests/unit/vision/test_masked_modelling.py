@@ -98,6 +98,8 @@ def test_the_baseline_answers_with_code_frequencies() -> None:
     ])  # fmt: skip
     rows = task.validation_batches()[0]["hidden"].tolist()
     assert len({tuple(row) for row in rows}) > 1
+    other = small_task("image-modelling", seed=2)  # which hides the same patches
+    assert other.validation_batches()[0]["hidden"].tolist() == rows
     found = task.baseline()
     assert found["loss"] == pytest.approx(
         -(known / known.sum()).log()[held].mean().item(), rel=1e-4

@@ -94,6 +94,9 @@ def test_targets_are_what_was_hidden_and_the_loss_is_a_sum_over_them(tmp_path: P
     tokens = held["samples"].token_ids.clone()
     tokens[held["words"]] = held["targets"]
     assert task.tokenizer.decode(tokens.tolist()).startswith("image ")  # the first caption
+    other = caption_task(tmp_path)
+    other.seed = 2
+    assert torch.equal(other.validation_batches()[0]["words"], held["words"])
     batch = {"images": held["images"], "rows": torch.tensor([0, 1]),
              "broken": torch.tensor([False, True])}  # fmt: skip
     (first, second), count = ([task.finish(1)({**batch}, np.arange(2), np.full(2, draw))
