@@ -10,6 +10,7 @@ import torch
 
 from magneto.cli import main
 from magneto.recipe import load_recipe
+from magneto.vision_language.caption_decoding import CaptionSearch
 from magneto.vision_language.config import MaskedDataModelConfig
 from magneto.vision_language.finetuning import held_config, is_exported
 from magneto.vision_language.model import MaskedDataModel
@@ -163,7 +164,7 @@ def test_predict_pairs_no_image_with_that_of_another_statement(
 
 
 def test_generate_describes_images(
-    tmp_path_factory: pytest.TempPathFactory, capsys: Capture
+    tmp_path_factory: pytest.TempPathFactory, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = place(tmp_path_factory, "captions", caption_task, model={"max_length": 8})
     images = folder / "data" / "val2014"
@@ -174,6 +175,13 @@ def test_generate_describes_images(
     assert "give an image" in refused(capsys, "generate", folder / "run")
     line = refused(capsys, "generate", folder / "run", images, "--count", "2")
     assert "--count has no effect with image-captioning runs" in line
+    asked: list[CaptionSearch] = []
+    search = "magneto.vision_language.caption_decoding.CaptionWriter.search"
+    monkeypatch.setattr(search, lambda _, images, how: asked.append(how) or [[]] * len(images))
+    words = ["generate", folder / "run", images / "COCO_3.jpg"]
+    for options in ("", "--beams 2", "--length-penalty 1.5"):
+        answer(capsys, *words, *options.split())
+    assert asked == [CaptionSearch(), CaptionSearch(beams=2), CaptionSearch(length_penalty=1.5)]
 
 
 SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "patch_size": 16}

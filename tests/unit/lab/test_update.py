@@ -68,7 +68,11 @@ def test_growth_of_known_powers() -> None:
         for seed, end in ((0, 8.0), (1, 32.0))
         for layers, value in ((2, 1.0), (8, end))
     ]
-    low, high = growth(spread)[0].ratio_range
+    (fitted,) = growth(spread)
+    # The exponents 1.5 and 2.5: 2 -+ 12.706 x 0.5.
+    assert fitted.exponent == pytest.approx(2)
+    assert fitted.interval == pytest.approx(12.7062 / 2, rel=1e-4)
+    low, high = fitted.ratio_range
     assert low == pytest.approx(16 / 2**12.7062, rel=1e-4)
     assert high == pytest.approx(16 * 2**12.7062, rel=1e-4)
 
