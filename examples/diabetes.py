@@ -1,4 +1,4 @@
-"""Regression on scikit-learn's diabetes table, as your own task."""
+"""Example of a user-defined task: regression on scikit-learn's diabetes table."""
 
 from functools import cached_property
 

@@ -77,7 +77,9 @@ def parser() -> Parser:
         "time limit of the ladder, such as 10m; runs become shorter, and text is tokenized as bytes"
     )
     add("--budget", type=duration, metavar="TIME", help=what)
-    what = "stop a run after half of its steps if two other rates are clearly better"
+    what = (
+        "stop a run after half of its steps if two larger or two smaller rates are clearly better"
+    )
     add("--race", action="store_true", help=what)
     what = "number of parallel runs (default: one per GPU, or one per core without GPUs)"
     add("--jobs", type=at_least_one, help=what)

@@ -144,7 +144,7 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
         header, rows = open_table(path, counts)
         if header and field not in header:
             columns = join_words([abbreviate(name) for name in header])
-            raise ValueError(f"{path} has no column {field!r} among {columns}. Set "
+            raise ValueError(f"{path} has no column {field!r} (columns: {columns}). Set "
                              "data.text_field. If the file has no header, add one as the first "
                              "line.")  # fmt: skip
         return (text for _, text in number_rows(path, rows, header, counts, read))

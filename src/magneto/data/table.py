@@ -182,7 +182,7 @@ class Table:
     def no_column(self, *wanted: str) -> ValueError:
         """Return the error for a table without the column `wanted[0]`."""
         names = join_words([abbreviate(name) for name in self.columns]) or "none"
-        line = f"{self.where} has no column {wanted[0]!r} among {names}. Set "
+        line = f"{self.where} has no column {wanted[0]!r} (columns: {names}). Set "
         line += f"data.{wanted[0]}_column"
         if self.separator:
             header = self.separator.join(wanted).replace("\t", "<TAB>")

@@ -32,7 +32,8 @@ DEPTHS = (6, 12, 24, 48)
 # More seeds than inputs (samples), because updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
-"""Stack to measure: a configuration with one layer, and "encoder" or "decoder"."""
+"""Stack to measure: its configuration, and its kind ("encoder" or "decoder"). The configuration has
+one layer, which stands for any depth: `measure_growth` sets the depths in `DEPTHS`."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class Sweep:
     # Recipe of the first cell when sweep.json was last written.
     base: dict[str, Any] = field(default_factory=dict, compare=False)
     probed: bool = False  # whether a few steps of each cell are measured (`probe.ProbeHook`)
-    # Whether a cell is stopped at half of its steps if two other rates are better by more than
-    # noise (`sweep.is_behind`).
+    # Whether a cell is stopped at half of its steps if two larger or two smaller rates are better
+    # by more than noise (`sweep.is_behind`).
     race: bool = False
 
     def cells(self) -> list[Cell]:

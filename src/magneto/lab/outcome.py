@@ -266,8 +266,8 @@ class Summary:
     stuck: int  # number of cells that finished without learning
     diverged: int
     missing: int
-    # Seeds that every rate of every row has. Only these count for the largest stable rate and the
-    # sensitivity, so that all rows are judged by equally many runs.
+    # Seeds that are planned at every rate of every row. Only these count for the largest stable
+    # rate and the sensitivity, so that all rows are judged by equally many runs.
     stable_seeds: Sequence[int]
     # Largest rate such that each of these seeds learned at it and at all smaller rates.
     largest_stable_rate: float | None

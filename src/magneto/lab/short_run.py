@@ -162,7 +162,8 @@ class ShortRun:
 
     Attributes:
         steps: The first steps of training. The list ends after a step whose loss is not finite.
-        first_steps: Trials of the first step, ascending by rate from rate 0; [] without trials.
+        first_steps: Trials of the first step at several learning rates, the smallest rate first.
+            The first trial has rate 0 and so changes no weights. The list is [] without trials.
         peak: Largest rate of the schedule. `first_steps` includes a trial at the rate `peak`.
         peak_steps: First steps at the peak rate (`steps_at_peak`); [] if not measured.
     """

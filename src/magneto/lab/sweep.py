@@ -205,7 +205,8 @@ def end_if_learned(state: TrainingState) -> None:
     if score is not None and math.isfinite(score) and judge.beats_baseline(score):
         state.metrics = metrics
         reason = (
-            f"stopped at step {state.step}, as two other learning rates are significantly better"
+            f"stopped at step {state.step}, because two larger or two smaller learning rates are "
+            "significantly better"
         )
         state.stop = Stop("finished", reason)
 

@@ -479,8 +479,7 @@ class SegmenterConfig(FineTunedImageConfig):
     def _feature_layers_rise(self) -> Iterator[str]:
         top, layers = self.layers - 1, list(self.read_layers)
         if layers != sorted(layers) or layers[-1] != top:
-            yield (f"feature_layers must ascend and end at the top layer, {top}, "
-                   f"not {layers}")  # fmt: skip
+            yield f"feature_layers {layers} must ascend and end with the top layer ({top})"
 
     @property
     def read_layers(self) -> tuple[int, ...]:

@@ -41,9 +41,9 @@ EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encod
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor | Tensor]:
     """Return the weights of patch embedding, class token and encoder from the run in `pretrained`.
 
-    Learned positions are read, and interpolated to the model's grid. The result holds all
-    other weights as `StoredTensor`, without reading their values. `model` may be on the meta
-    device.
+    Position embeddings and relative position biases are read, and interpolated to the model's grid.
+    The result holds all other weights as `StoredTensor`, without reading their values. `model` may
+    be on the meta device.
     """
     run, held = pretrained_encoder(config)
     stored = open_weights(find_weights(run))

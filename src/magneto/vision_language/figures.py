@@ -1,4 +1,4 @@
-"""Figures of vision-language models: attention of words to patches, captions, and retrieval."""
+"""Figures of vision-language models: attention of tokens to patches, captions, and retrieval."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 from magneto.vision_language.finetuning import PairTask
 
-# Texts of the attention figure; rows among which different texts are searched; words in a line, and
-# drawn words of a text.
+# Texts of the attention figure; rows among which different texts are searched; tokens in a line,
+# and drawn tokens of a text.
 TEXTS, SEARCHED_ROWS = 5, 256
-ACROSS, WORDS = 5, 20
+ACROSS, TOKENS = 5, 20
 # Brightness of a patch without attention.
 DARKEST = 0.12
 # Images with captions, and in a line; captions of the retrieval figure, and images for each.
@@ -44,7 +44,7 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Draw the attention of words to image patches for a few texts. Return [] if there are none.
+    """Draw the attention of tokens to image patches for a few texts. Return [] for no texts.
 
     `heading` takes a validation row and the index of the model's answer, and returns a heading.
     `sides` names the images of a row, for example "left" and "right".
@@ -65,35 +65,35 @@ def attention_figure(
     sections, shares, cut = [], [], False
     for number, image in enumerate(batch["images"]):
         row, side = divmod(number, len(sides))
-        words = [pieces[token].strip() for token in ids[starts[number] + 1 : ends[number]]]
-        if batch["broken"][row] or not words:
+        tokens = [pieces[token].strip() for token in ids[starts[number] + 1 : ends[number]]]
+        if batch["broken"][row] or not tokens:
             continue
-        looked = maps[number, first + 1 : first + 1 + len(words)]
+        looked = maps[number, first + 1 : first + 1 + len(tokens)]
         shares.append(looked.sum((1, 2)))
         pixels = task.input_format.restore(image.numpy())
-        word_panels = [
-            Panel(darkened(pixels, weights), word)
-            for word, weights in zip(words[:WORDS], looked.numpy(), strict=False)
+        token_panels = [
+            Panel(darkened(pixels, weights), token)
+            for token, weights in zip(tokens[:TOKENS], looked.numpy(), strict=False)
         ]
         panels: list[Panel] = []
-        for start in range(0, len(word_panels), ACROSS):
-            panels += [Panel() if start else Panel(pixels), *word_panels[start : start + ACROSS]]
+        for start in range(0, len(token_panels), ACROSS):
+            panels += [Panel() if start else Panel(pixels), *token_panels[start : start + ACROSS]]
         above = heading(int(rows[row]), answers[row]) if side == 0 else ""
         sections.append(Section(panels, "   —   ".join(filter(None, (above, sides[side])))))
-        cut |= len(words) > WORDS
+        cut |= len(tokens) > TOKENS
     if not sections:
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation examples with text, the model's answer and the right answer. For each word, a "
-        "copy of the image shows the word's attention: patches with less attention are darker. "
+        "Validation examples with text, the model's answer and the right answer. For each token, a "
+        "copy of the image shows the token's attention: patches with less attention are darker. "
         f"Attention is the mean over all heads of layer {layer + 1} of {config.layers}. "
-        f"{share:.0%} of the words' attention goes to patches. The remaining attention goes to "
-        "words and to the class token."
-        f"{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
+        f"{share:.0%} of the tokens' attention goes to patches. The remaining attention goes to "
+        "tokens of the text and to the class token."
+        f"{f' Only the first {TOKENS} tokens of longer texts are drawn.' if cut else ''}"
     )
     picture = image_panels(sections, 1 + ACROSS, side=1.15)
-    return [Figure("attention", "Attention of words to image patches", caption, picture)]
+    return [Figure("attention", "Attention of text tokens to image patches", caption, picture)]
 
 
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -122,7 +122,7 @@ def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
     for source, message in (
         (tmp_path / "empty", "none ends in"),
         ("builtin:docstring", "Known: builtin:docstrings"),
-        (tmp_path / "a.tsv", r"a\.tsv has no column 'text' among 'good film', 'pos'\. "
+        (tmp_path / "a.tsv", r"a\.tsv has no column 'text' \(columns: 'good film', 'pos'\)\. "
          r"Set data\.text_field\. If the file has no header"),
     ):  # fmt: skip
         with pytest.raises((FileNotFoundError, ValueError), match=message):

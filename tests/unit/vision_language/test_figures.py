@@ -68,7 +68,7 @@ def test_patches_are_as_dark_as_a_word_ignores_them(tmp_path: Path, drawn: list[
         assert section.heading.endswith(("right", label)[side == 0])
         image = task.splits.validation.open_all(row)[side].pixels()
         whole, *words = [panel for panel in section.panels if panel.image is not None]
-        assert np.array_equal(whole.image, image) and len(words) == figures.WORDS
+        assert np.array_equal(whole.image, image) and len(words) == figures.TOKENS
         for word, panel in enumerate(words):
             seen = weights[number, 6 + word, 1:5].view(2, 2).numpy()
             light = np.kron(0.12 + 0.88 * seen / seen.max(), np.ones((4, 4)))
