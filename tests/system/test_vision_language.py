@@ -161,6 +161,8 @@ def test_predict_pairs_no_image_with_that_of_another_statement(
         assert shares == pytest.approx(expected, rel=1e-5)
     why = {row["path"]: row["reason"] for row in found["broken"]}
     assert why[str(images[0])] == f"left out, because {images[1]} is unreadable" and len(why) == 4
+    images[4].write_bytes(b"no image")
+    assert "each group of 2 images has an unreadable image" in refused(capsys, *words)
 
 
 def test_generate_describes_images(

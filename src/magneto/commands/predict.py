@@ -172,7 +172,7 @@ def predict_readable(
     ask: Callable[[Sequence[Any]], Sequence[Any]],
     broken: list[dict[str, str]],
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield each image with its prediction, and list unreadable images in `broken`.
+    """Yield each image with its prediction, and add each image without a prediction to `broken`.
 
     A group has `group` consecutive images. A group with an unreadable image is left out.
     """
@@ -199,9 +199,11 @@ def predict_readable(
     for each in broken:
         progress.say(f"{each['path']}: {each['reason']}")
     if len(broken) == len(paths):
+        if group > 1:
+            raise ValueError(f"each group of {group} images has an unreadable image")
         raise ValueError(f"none of {len(paths)} files could be read as an image")
     if broken:
-        progress.say(f"{len(broken)} of {len(paths)} images could not be read")
+        progress.say(f"{len(broken)} of {len(paths)} images were left out")
 
 
 def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> list[Path]:

@@ -42,7 +42,7 @@ class Loss:
 
     Attributes:
         total: Sum of the loss over all predictions, a scalar with a gradient.
-        count: Number of predictions, a scalar tensor on the same device.
+        count: Number of predictions, a scalar tensor on the device of `total`.
         logs: Sums of further quantities by name. The log shows each sum divided by `count`.
         units: Number of units in the batch, such as tokens, for throughput. By default, each row of
             the batch's first tensor is a unit.
@@ -146,7 +146,7 @@ class Task(ABC):
         """Build the model, initialised from torch's current random state.
 
         Magneto also builds the model on the meta device, to initialise weights module by module
-        (`magneto.training.model`) and to count operations without memory.
+        (`magneto.training.model`) and to count operations without allocating memory.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
@@ -201,7 +201,8 @@ class Task(ABC):
         """Update values without gradients, such as moving averages, after every optimizer step.
 
         In its forward passes, the model may store sums over examples. `add_up` adds such sums over
-        all ranks. The result must not depend on how a batch is divided.
+        all ranks. The updated values must not depend on how a batch is divided into micro-batches
+        and among ranks.
 
         Args:
             model: Model on the device. Gradients are disabled.
@@ -215,7 +216,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """Return the loss of the model on a batch, both on the same device."""
+        """Return the loss of the model on a batch, which is on the model's device."""
 
     @abstractmethod
     def validation_batches(self) -> Sequence[Any]:

@@ -64,7 +64,7 @@ def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> t
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
     An `image_size` or `patch_size` that is not None is returned unchanged. A derived image size is
-    a multiple of the patch size, near the smaller of `side` and `LARGEST_SIDE`. A derived patch
+    the multiple of the patch size that is nearest to min(`side`, `LARGEST_SIDE`). A derived patch
     size gives at most `PATCHES` patches per side.
     """
     size = image_size or min(side, LARGEST_SIDE)
@@ -388,9 +388,10 @@ class ImageModelConfig(ImageEncoderConfig):
     """"learned" puts a learned class token before the patches, as in BEiT."""
     aggregation_layer: PositiveInt | None = None
     """Layer of patch aggregation (arXiv 2208.06366, section 2.3); null turns patch aggregation off.
-    Patch aggregation adds a small stack that predicts the same codes. The small stack reads the
-    features of the patches at `aggregation_layer`, and the class token of the top layer. The class
-    token thus learns to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24."""
+    Patch aggregation adds a small stack that also predicts the codes of the masked patches. The
+    small stack reads the features of the patches at `aggregation_layer`, and the class token of the
+    top layer. The class token thus learns to summarise the image. BEiT v2 uses layer 9 of 12 (base)
+    and layer 21 of 24 (large)."""
     aggregation_depth: Layers = 2
     """Number of layers of the small stack in patch aggregation."""
     loss_chunk: Free[NonNegativeInt] = 1024

@@ -54,7 +54,7 @@ def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
     assert sum(label["share"] for label in first["labels"]) == pytest.approx(1, abs=1e-5)
     assert first["labels"][0]["label"] == "n01000001" and first["pictures"] == []
     assert {Path(each["path"]).name for each in found["broken"]} == {"d.png", "e.jpg"}
-    assert "2 of 5 images could not be read" in err and "d.png: Pillow does not recognise" in err
+    assert "2 of 5 images were left out" in err and "d.png: Pillow does not recognise" in err
 
 
 def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> None:
