@@ -120,8 +120,8 @@ class TransducerAlignment:
             padding and for utterances without a path.
         score: Log-probability of the best path in nats, (batch,).
         log_likelihood: Log-probability of all paths, which is minus the loss, (batch,).
-        occupancy: Probability that a path visits each cell, (batch, time, labels + 1); 0 in
-            padding.
+        occupancy: For each cell, the probability that a path visits the cell, (batch, time,
+            labels + 1); 0 in padding.
     """
 
     frames: Tensor
@@ -386,7 +386,7 @@ class Lattice:
 
 
 def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) -> Lattice:
-    """Sort log-probabilities (batch, time, labels + 1) by diagonals; padding becomes -inf."""
+    """Store log-probabilities (batch, time, labels + 1) by anti-diagonal; padding becomes -inf."""
     batch, time, width = blank.shape
     frame, position = (torch.arange(size, device=blank.device) for size in (time, width))
     inside = frame[:, None] < frames[:, None, None]

@@ -251,8 +251,8 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
         `export`, or the name of the model's class if `save_custom` exports the model.
 
     Raises:
-        ConfigError: If the task has no export, or if the run's model reads only images or only
-            texts.
+        ConfigError: If the task has no export, or if a vision-language model reads only images or
+            only texts (`data.input`).
         FileExistsError: If the directory is not empty.
     """
     module, _, custom = task.partition(":")

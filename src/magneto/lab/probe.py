@@ -207,7 +207,7 @@ class Probe:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Record the layers inside the `with` block; only the last forward pass is kept."""
+        """Record the layers while the `with` block runs; only the last forward pass is kept."""
         with ExitStack() as hooks:
             for handle in self.hook():
                 hooks.enter_context(handle)
@@ -318,8 +318,9 @@ class ProbeHook:
     The model has hooks only in measured steps. Each measured step adds a line to probe.jsonl: the
     step, its learning rate, and a `LayerReading` for every layer. The line also has the RMS of the
     embeddings' gradient (tokens, positions, patches). The run reports a layer whose values are not
-    finite, or whose activations exceed half the range of the number format. When a run resumes,
-    lines of steps after the checkpoint are removed, as in metrics.jsonl.
+    finite, or whose activations exceed half the range of bf16 (if `precision` is bf16) or of fp16
+    (if `precision` is fp32). When a run resumes, lines of steps after the checkpoint are removed,
+    as in metrics.jsonl.
     """
 
     def __init__(self, period: int) -> None:

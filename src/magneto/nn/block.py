@@ -12,7 +12,7 @@ A residual connection has four slots for a norm. With Sub-LN, the slot `before` 
 equations (1) and (3). With Sub-LN, the slot `inside` holds the LN of equations (2) and (4). The
 table in `magneto.theory.placement` has a row for each norm placement. `magneto.nn.init` applies the
 gain to W^V, W^O, W^1 and W^2. `magneto.nn.attention` implements equations (1) and (2) without the
-residual sum.
+LN of equation (1) and without the residual sum.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class SelfAttentionSublayer(Residual):
 class CrossAttentionSublayer(Residual):
     """Cross-attention sublayer.
 
-    Sub-LN has one LN before the query projection (paper, section 2).
+    With Sub-LN, the only norm of this sublayer is an LN before the query projection (paper,
+    section 2).
     """
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:

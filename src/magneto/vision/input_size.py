@@ -74,7 +74,9 @@ def sample_images(split: ImageSplit) -> ImageSample:
 
 
 class ImageInputTask(Task):
-    """Task whose model reads images of one size; its configuration is an `ImageInputConfig`.
+    """Task whose model reads images of one size.
+
+    The model's configuration is an `ImageInputConfig`.
 
     Attributes:
         splits: Training and validation images.
