@@ -1,4 +1,4 @@
-"""Every command checks weights before it uses them; one flipped bit is refused."""
+"""Every command reads the weights asked for and checks them; one flipped bit is refused."""
 
 import json
 import shutil
@@ -12,10 +12,14 @@ from safetensors.torch import load_file, save_file
 from magneto.cli import main
 from magneto.files import fingerprint
 from magneto.progress import ProgressBars
+from magneto.recipe import RUN_FILE, load_recipe
 from magneto.training.loop import Hook, TrainingState, train
-from tests.commands import refused
+from magneto.training.task import ASSETS
+from tests.commands import outcome, refused
+from tests.shards import write_lines
 from tests.system.conftest import SMALL
 from tests.unit.training.toy import Toy, config, flip_a_bit
+from tests.unit.vision.image_files import write
 
 
 def test_no_command_uses_damaged_weights(language_run: Path, tmp_path: Path, capsys) -> None:
@@ -42,6 +46,48 @@ def test_no_command_uses_damaged_weights(language_run: Path, tmp_path: Path, cap
         line = refused(capsys, *words)
         assert "2 of " in line and "decoder.final_norm.weight are not finite" in line
     assert not out.exists()
+
+
+@pytest.mark.usefixtures("without_rendering")
+@pytest.mark.parametrize(("recipe", "words"), [
+    ("causal-lm", "evaluate RUN"),
+    ("causal-lm", "evaluate RUN --tasks winogrande --data FOLDER/winogrande_dev.jsonl"),
+    ("causal-lm", "generate RUN hello"),
+    ("causal-lm", "export RUN out"),
+    ("image-captioning", "generate RUN FOLDER/a.png"),
+    ("image-classification", "evaluate RUN --features"),
+    ("image-classification", "predict RUN FOLDER/a.png"),
+    ("image-classification", "report RUN"),
+    ("image-text-retrieval", "search RUN hello FOLDER"),
+    ("text-classification", "predict RUN FOLDER/a.txt"),
+    ("transducer", "transcribe RUN FOLDER/a.wav"),
+    ("translation", "evaluate RUN --data.source FOLDER/pairs.jsonl"),
+    ("translation", "translate RUN --to de"),
+])  # fmt: skip
+def test_every_command_reads_the_weights_that_are_asked_for(
+    recipe: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("transformers")
+    run, folder = tmp_path / "run", tmp_path / "folder"
+    load_recipe(f"{recipe}/tiny", {"training.device": "cpu"}).save(run / RUN_FILE)
+    write(run / ASSETS / "resolved.json", b'{"values": {}, "files": {}}')
+    for name in ("a.png", "a.txt", "a.wav"):
+        write(folder / name, b"not read")
+    question = {"sentence": "Ann saw Eve since _ was late.", "option1": "Ann", "option2": "Eve"}
+    write_lines(folder / "pairs.jsonl", [{"de": "eins", "en": "one"}] * 2)
+    write_lines(folder / "winogrande_dev.jsonl", [question | {"answer": "1"}])
+    asked: list[str] = []
+
+    def load_model(run: Path, which: str, *given: object) -> None:
+        asked.append(which)
+        raise FileNotFoundError("no such weights")
+
+    monkeypatch.setattr("magneto.runs.load_model", load_model)
+    monkeypatch.setattr("magneto.commands.report.load_model", load_model)
+    words = words.replace("RUN", str(run)).replace("FOLDER", str(folder))
+    _, _, err = outcome(capsys, *words.split(), "--weights", "averaged")
+    assert asked == ["averaged"] and "no such weights" in err, err
 
 
 def spoil(path: Path) -> None:
