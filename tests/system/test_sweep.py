@@ -137,6 +137,24 @@ def test_a_better_cell_that_ends_while_weights_are_deleted_keeps_its_own(
         assert best == tmp_path / "best" and best.resolve().name == second.name
 
 
+def test_a_worker_ends_with_the_run_that_a_signal_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is left to another worker."""
+    grid = sweep()
+    open_sweep(tmp_path, grid)
+    ends = [SimpleNamespace(status=status) for status in ("finished", "interrupted")]
+    run_cell = MagicMock(side_effect=ends)
+    monkeypatch.setattr("magneto.lab.sweep.run_cell", run_cell)
+    assert work(tmp_path) == 1
+    assert [given.args[2] for given in run_cell.call_args_list] == grid.cells()
+    for cell in grid.cells():
+        lock = acquire_lock(tmp_path / "cells" / cell.name)
+        assert lock is not None
+        lock.release()
+    assert work(tmp_path, orphaned=lambda: True) == 0 and run_cell.call_count == 2
+
+
 @pytest.mark.parametrize(
     "kills",
     [pytest.param(1, marks=pytest.mark.distributed), pytest.param(10, marks=pytest.mark.slow)],

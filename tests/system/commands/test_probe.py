@@ -10,6 +10,7 @@ from magneto.cli import main
 from magneto.commands import probe
 from magneto.lab.coordinates import Coordinate
 from magneto.lab.probe import LayerReading
+from magneto.lab.short_run import PEAK_STEPS
 from magneto.lab.update import Bound, Growth, Update
 from tests.commands import printed, refused
 
@@ -39,7 +40,7 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
 def test_json_is_one_object_and_the_file_is_the_same(
     book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """A trial is compared with the trivial baseline."""
+    """A trial is compared with the trivial baseline. Steps at the peak rate are not in warm-up."""
     words = ["--data", str(book), "--seeds", "0", "--json", "--out", str(tmp_path / "out")]
     words += ["--trial", "0.1s", "--training.evaluate_limit", "1", "--model.layers", "4"]
     found = json.loads(printed(capsys, *PROBE, *SMALL, *words))
@@ -47,14 +48,21 @@ def test_json_is_one_object_and_the_file_is_the_same(
     (probe,) = found["probes"]
     assert probe["placement"] == "sub" and probe["layers"] == [4] and probe["growth"] == []
     assert [step["step"] for step in probe["steps"]] == [1, 2]
+    rates = {name: [step["learning_rate"] for step in probe[name]]
+             for name in ("steps", "peak_steps", "first_steps")}  # fmt: skip
+    peak = probe["learning_rate"]
+    assert rates["peak_steps"] == [peak] * PEAK_STEPS and max(rates["steps"]) < peak
+    assert rates["first_steps"][0] == 0 and peak in rates["first_steps"]
     layer = probe["steps"][1]["layers"][3]
     assert layer["name"] == "decoder.layers.3"
     assert all(isinstance(value, float) for name, value in layer.items() if name != "name")
     assert set(probe["bound"]["derived"]) == {"paper", "first_order", "telescoped"}
     assert probe["trouble"] == {"fp16": None, "bf16": None}
-    assert {finding["name"] for finding in probe["verdict"]["findings"]} == {
+    texts = {finding["name"]: finding["text"] for finding in probe["verdict"]["findings"]}
+    assert texts.keys() == {
         "kept", "moved", "update", "distinct", "imbalance", "attention", "range", "loss",
     }  # fmt: skip
+    assert texts["distinct"].startswith(f"after {PEAK_STEPS} steps at the peak rate")
     (trial,) = found["trials"]
     assert trial["status"] == "has not learned yet" and trial["score"] > trial["baseline"] * 0.98
 
