@@ -12,6 +12,7 @@ from magneto.figures import Section
 from magneto.vision.decoding import Pixels
 from magneto.vision.images import ImageSplit
 from magneto.vision_language import figures, question_answering, reasoning
+from tests.unit.vision_language.folders import write_nlvr2
 from tests.unit.vision_language.small_tasks import question_task, statement_task
 
 
@@ -55,7 +56,10 @@ def test_the_nearest_images_follow_each_query(drawn: list[Section]) -> None:
 
 
 def test_patches_are_as_dark_as_a_word_ignores_them(tmp_path: Path, drawn: list[Section]) -> None:
-    """In the second of three layers, of each image of a statement."""
+    """In the second of three layers, of each image of a statement. Labels are the rows' own."""
+    write_nlvr2(tmp_path)
+    (labels,) = tmp_path.rglob("train.json")
+    labels.write_text(labels.read_text().replace('"True"', '"False"'))
     task = statement_task(tmp_path, {"layers": 3})
     model, chosen = task.build_model().eval(), figures.some_rows(task)
     reasoning.figures(task, model)

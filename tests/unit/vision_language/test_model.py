@@ -12,12 +12,19 @@ from magneto.nn.embedding import MaskToken
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import InputFormat
-from magneto.vision_language.config import ImageTextRetrieverConfig, VisionLanguageConfig
+from magneto.vision_language.config import (
+    ImageTextRetrieverConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
 from magneto.vision_language.model import (
     LARGEST_SCALE,
     ImageTextRetriever,
     Pooling,
+    QuestionAnswerer,
     VisionLanguageEncoder,
+    VisualReasoner,
     contrastive_losses,
     first_of_image,
     first_of_text,
@@ -106,6 +113,35 @@ def test_what_is_read_is_a_loop_over_samples() -> None:
         torch.testing.assert_close(part(vision, language, samples), torch.stack(rows))
         assert part(vision[:10], language[:0], join_samples(5, images=2)).shape[1] == 16
     assert mean_of_image(5, vision[:0], language, join_samples(5)).shape == (0, 16)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "config", "heads", "parts"), [
+    (QuestionAnswerer, QuestionAnsweringConfig(**SHAPE, answers=3), ["pooler"], [first_of_image]),
+    (QuestionAnswerer, QuestionAnsweringConfig(**SHAPE, answers=3, pooling="mask_token"),
+     ["pooler"], [mask_of_text]),
+    (VisualReasoner, VisualReasonerConfig(**SHAPE), ["head"], [first_of_image, first_of_text]),
+    (VisualReasoner, VisualReasonerConfig(**SHAPE, pooling="mask_token"),
+     ["head"], [mask_of_text]),
+    (ImageTextRetriever, ImageTextRetrieverConfig(**SHAPE),
+     ["vision_head", "language_head"], [first_of_image, first_of_text]),
+    (ImageTextRetriever, ImageTextRetrieverConfig(**SHAPE, pooling="mean"),
+     ["vision_head", "language_head"], [partial(mean_of_image, 10), mean_of_text]),
+])  # fmt: skip
+def test_heads_read_what_the_pooling_names(
+    kind: Any, config: Any, heads: list[str], parts: list[Pooling]
+) -> None:
+    """As in BEiT-3 unless a recipe says otherwise."""
+    model = kind(config).eval()
+    together = {"alone" if len(heads) == 2 else "paired": texts(3, 7)}
+    samples = join_samples(10, images=2 * (len(heads) - 1), **together)
+    images, read = torch.randn(2, 3, 12, 12), list[torch.Tensor]()
+    for name in heads:
+        model.get_submodule(name).register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    model(images, samples)
+    streams = model.encoder(images, samples)
+    expected = torch.cat([part(*streams, samples) for part in parts], dim=-1)
+    torch.testing.assert_close(torch.cat([each.reshape(2, -1) for each in read], -1), expected)
 
 
 @torch.no_grad()
