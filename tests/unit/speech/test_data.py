@@ -240,12 +240,14 @@ def test_kaldi(tmp_path: Path) -> None:
     found, counts = kaldi(
         tmp_path,
         wav="r /a.wav\n",
+        utt2spk="u1 s\nu2 t\n",
         segments="u1 r 0.5 2.25\nu2 r 3 -1\nu3 none 0 1\nu4 r 5 6\nu5 r soon 6\nu6\n\n",
         text="u1 one\nu2 two\nu3 three\nu5 five\nu7 seven\n",
     )
-    assert [(id, path, segment) for id, path, segment, *_ in found] == [
-        ("u1", "/a.wav", Segment(0.5, 2.25)), ("u2", "/a.wav", Segment(3.0)),
-    ]  # fmt: skip
+    assert found == [
+        ("u1", "/a.wav", Segment(0.5, 2.25), "one", "s"),
+        ("u2", "/a.wav", Segment(3.0), "two", "t"),
+    ]
     assert counts == {data.NO_RECORDING: 2, data.NO_TEXT: 1, MALFORMED: 2}
     (tmp_path / "text").unlink()
     with pytest.raises(ValueError, match=r"has a wav.scp but no file named text"):

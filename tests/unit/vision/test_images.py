@@ -19,6 +19,7 @@ from magneto.vision.images import (
     WITHOUT_IMAGE,
     WITHOUT_MASK,
     ImageSplits,
+    as_classes,
     find_images,
     image_table,
     load_images,
@@ -141,6 +142,16 @@ def test_a_single_column_of_classes_is_the_label(tmp_path: Path) -> None:
     lists = Table({"image": ["a.png"], "labels": [["cat", "dog"]]}, np.arange(1), root=tmp_path)
     with pytest.raises(ValueError, match="'labels' has lists of classes"):
         image_table(lists, ImageDataConfig(source=str(tmp_path)), Counts())
+
+
+def test_class_names_are_numbered_in_alphabetical_order() -> None:
+    """The order of a set would change with each process. Names and missing labels may be mixed."""
+    names = [f"{letter}{number}" for letter in "zay" for number in (10, 9, 1)]
+    found = as_classes([*names, None, " ", 7, " a9 "])
+    assert found.names == ["7", "a1", "a10", "a9", "y1", "y10", "y9", "z1", "z10", "z9"]
+    assert [*found] == [*names, None, None, "7", "a9"]
+    numbers = as_classes(["10", 2, None, "0"])
+    assert numbers.names == [str(n) for n in range(11)] and [*numbers] == ["10", "2", None, "0"]
 
 
 def test_json_lines_of_images_and_labels(tmp_path: Path) -> None:
