@@ -1,4 +1,4 @@
-"""Recompute every number of a comparison's report from the files of its runs.
+"""Recompute the answer and the result tables of a comparison's report from the files of its runs.
 
     python -m benchmarks.check_report runs/which
 

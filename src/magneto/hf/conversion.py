@@ -1,8 +1,8 @@
 """Conversion of weights between Magneto and other libraries.
 
 This module converts models of the library transformers, torch's `TransformerEncoder`, and weight
-files of timm, torchscale, fairseq and BEiT-3. A converted model has the same outputs, up to
-rounding. A feature that the target lacks raises ValueError.
+files of timm, torchscale and BEiT-3. A converted model has the same outputs, up to rounding. A
+feature that the target lacks raises ValueError.
 """
 
 from __future__ import annotations
@@ -319,8 +319,9 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
     """Load weights of timm, torchscale or BEiT-3 as a Magneto model in evaluation mode.
 
     The path is a weight file or a directory. A directory must contain `model.safetensors`
-    and either `config.json` (timm) or `torchscale.json` (torchscale, BEiT-3). `args` are the
-    library's arguments, such as `num_heads`. Values in `args` override the arguments in files.
+    and either `config.json` (timm) or `torchscale.json` (torchscale, BEiT-3). `args` are
+    arguments of timm or torchscale, such as `num_heads`. Values in `args` override the arguments in
+    files.
 
     Raises:
         ValueError: If the format or an option is not supported.

@@ -12,9 +12,11 @@ m is the width divided by `base_width`.
 | embeddings, patches       | fixed  | width   | base value             | base value      |
 | norms, biases, scales     |        |         | unchanged              | base value      |
 
-At the base width, maximal update equals the standard parametrisation. Since the head width is
-constant, attention's logits keep the scale 1 / sqrt(head width). Weight decay is divided by the
-factor that multiplies the learning rate. All weights therefore decay at the same rate.
+If the model multiplies embeddings by sqrt(width), their standard deviation and learning rate are
+the base values / sqrt(m). At the base width, maximal update equals the standard parametrisation.
+Since the head width is constant, attention's logits keep the scale 1 / sqrt(head width). Weight
+decay is divided by the factor that multiplies the learning rate. All weights therefore decay at the
+same rate.
 """
 
 from __future__ import annotations
