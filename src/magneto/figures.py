@@ -143,7 +143,7 @@ def image_panels(
 ) -> bytes:
     """Return a PNG with the panels and headings of several sections.
 
-    Each line of the PNG has at most `columns` panels. A panel is `side` inches wide. `legend` lists
+    A row has at most `columns` panels. A panel is `side` inches wide. `legend` lists
     matplotlib colours and their meanings.
     """
     letters = int(side / LETTER)

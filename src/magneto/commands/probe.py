@@ -274,12 +274,12 @@ def arrow(first: float | None, last: float | None, digits: int = 3) -> str:
 def bound_line(theory: Bound) -> str:
     if not theory.derived:
         return f"theory: {theory.note}"
-    forms = ", ".join(f"{theory.derived[form]:.3g} ({form})" for form in theory.derived)
-    measured = next(iter(theory.measured.values()))
+    forms = ", ".join(f"{value:.3g} ({form})" for form, value in theory.derived.items())
+    form, measured = next(iter(theory.measured.items()))
     note = f"; {theory.note}" if theory.note else ""
-    return (f"theory: the first SGD step changes a label's logit by at most about {forms} x "
-            "learning rate x width. With the scales of this model's weights, the bound is "
-            f"{measured:.3g} x learning rate x width{note}")  # fmt: skip
+    return ("theory: the first SGD step changes a label's logit by at most about C x "
+            f"learning rate x width, with C = {forms}. With the scales of this model's weights, "
+            f"C = {measured:.3g} ({form}){note}")  # fmt: skip
 
 
 def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:

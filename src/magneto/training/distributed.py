@@ -123,8 +123,8 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
     if world_size % size:
         whose = "training.shard_size" if config.shard_size else "the number of processes of a node"
         raise ValueError(
-            f"hybrid sharding: {whose} ({size}) must divide the number of processes ({world_size})"
-            f"; set --training.shard_size to a divisor of {world_size}"
+            f"hybrid sharding: {whose} ({size}) must divide the number of all processes "
+            f"({world_size}); set --training.shard_size to a divisor of {world_size}"
         )
     return size
 

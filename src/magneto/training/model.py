@@ -1,4 +1,4 @@
-"""Initial weights of a task's model, and the model's memory and operations computed from shapes.
+"""Initial weights of a task's model, and memory and floating-point operations of its training.
 
 The initial weights are bit-identical for any number of processes. The model is built on the meta
 device, sharded, and initialised module by module. With module-by-module initialisation, no process
@@ -57,7 +57,8 @@ FILLS = {
 class FillRecorder(TorchDispatchMode):
     """Dispatch mode of torch that records all writes to tensors.
 
-    Fills of tensors on the meta device are skipped, since such fills take time without any effect.
+    Fills of tensors on the meta device are recorded but not executed, since executing them would
+    take time without any effect.
     """
 
     def __init__(self) -> None:
@@ -345,7 +346,7 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
 
     Weights, gradients and optimizer state must fit in the device's memory. The examples of a batch
     must fit in the CPU's memory. Activations need additional memory, which is not counted. If
-    building the model reads values of tensors, the model is not checked.
+    building the model reads values of tensors, nothing is checked.
 
     Raises:
         ValueError: If the memory is too small. The message says which setting to lower.
@@ -401,7 +402,7 @@ def memory_of(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes, of torch on a GPU, or of this process on a CPU."""
+    """Return the peak memory in bytes: torch's on a GPU, this process's on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -259,8 +259,8 @@ def average_directions(
     """Average a score over directions, as in the paper's table of BLEU scores.
 
     `out` is the mean over directions from the pivot language. `into` is the mean over directions
-    into the pivot language. `both` is the mean of the two scores `out` and `into`. Without
-    directions, a mean is NaN.
+    into the pivot language. `both` is the mean of the two scores `out` and `into`. A mean
+    over no directions is NaN; `both` is then NaN too.
     """
     out, into = (
         [value for direction, value in values.items() if direction[end] == pivot_language]

@@ -32,7 +32,8 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
         assert line in out
     assert "rank collapse at initialisation: at layer 12, the variation between positions" in out
     assert "No problem found in Sub-LN." in out
-    assert "theory: the first SGD step changes a label's logit by at most about 48 (paper)" in out
+    bound = "at most about C x learning rate x width, with C = 48 (paper)"
+    assert f"theory: the first SGD step changes a label's logit by {bound}" in out
     assert "change of a label's logit in one step, with 12 layers relative to 3: x" in out
     assert "…" not in out, "nothing is cut off at 80 columns"
 

@@ -132,7 +132,7 @@ def test_shards_that_do_not_divide_the_ranks_are_refused(monkeypatch: pytest.Mon
     """Before torchrun's processes have met."""
     for given, here in ((3, 4), (8, 4), (None, 3)):
         ranks(monkeypatch, RANK=0, WORLD_SIZE=4, LOCAL_WORLD_SIZE=here)
-        line = rf"\({given or here}\) must divide the number of processes \(4\)"
+        line = rf"\({given or here}\) must divide the number of all processes \(4\)"
         refused(line, distributed="hybrid", shard_size=given)
 
 
