@@ -1,7 +1,7 @@
 """Columns of images or recordings.
 
 Media are files, members of tar shards, or values of a Hugging Face data set. A column reads the
-bytes of an image or recording only in a call of `read`.
+bytes of an image or recording only in calls of `read` and `file`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ IMAGE_ENDINGS = (
 )  # fmt: skip
 AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
 ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
-"""File endings by kind of media. An image column is usually named "image", and an audio column
-"audio"."""
+"""File endings by kind of media."""
 
 
 class MediaColumn(ABC):

@@ -207,8 +207,9 @@ def read_utterances(
         return tables[0]
     audio = [table.columns["audio"] for table in tables]
     if not all(isinstance(column, Files) for column in audio):
-        raise ValueError(f"splits {', '.join(names)} are not in one folder. Give a single split "
-                         "in data.train_splits or data.validation_splits.")  # fmt: skip
+        raise ValueError(f"splits {', '.join(names)} can't be combined, because their recordings "
+                         "are not separate files. Give a single split in data.train_splits "
+                         "or data.validation_splits.")  # fmt: skip
     columns = {name: [v for t in tables for v in t.values(name)] for name in COLUMNS}
     files = [each.names[n] for each, t in zip(audio, tables, strict=True) for n in t.rows.tolist()]
     return table_of_columns({"audio": Files(audio[0].root, files), **columns}, tables[0].where)
@@ -303,7 +304,7 @@ def add_headers(table: Table, progress: Progress) -> Table:
 
 
 def places(table: Table) -> Iterator[tuple[str, Segment]]:
-    """Yield each utterance's recording, with an absolute path, and its segment."""
+    """Yield (recording, segment) for each utterance; the recording is an absolute path."""
     names = map(table.columns["audio"].name, table.rows.tolist())
     return zip(map(os.path.abspath, names), table.values("segment"), strict=True)
 

@@ -286,8 +286,8 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Validation split of VQA v2. With "held_out", some images of val2014 are used for validation
     (see `validation_images`), and the model trains on train2014 and all other images of val2014.
     With "val2014", all of val2014 is used for validation, and the model trains on train2014. The
-    splits "test-dev2015" and "test2015" have no public answers. For a split without public answers,
-    `magneto evaluate` writes a run's answers to a file for the leaderboard."""
+    splits "test-dev2015" and "test2015" have no public answers. For these splits,
+    `magneto evaluate --answers FILE` writes the model's answers in the leaderboard's format."""
     validation_images: PositiveInt = 1000
     """Number of images of val2014 that `validation_split` "held_out" uses for validation. All
     questions about a validation image are used. BEiT-3's released fine-tuning uses 1000."""
