@@ -90,7 +90,7 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
 
     config_class = MagnetoSegmentationConfig
     core_class = Segmenter
-    hidden_states_advice: ClassVar = "use core.features(images)"
+    hidden_states_advice: ClassVar = "call model.core.features(images)"
     main_input_name = "pixel_values"
 
     @can_return_tuple
@@ -110,9 +110,9 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
 
         The loss is summed over labelled pixels and divided by the number of labelled pixels. With
         Trainer's `num_items_in_batch`, the divisor is `num_items_in_batch` minus the number of
-        pixels with the label 255 in the batch. With gradient accumulation, give ignored pixels the
-        label -100, not 255. Trainer counts pixels with the label 255 in all micro-batches, and
-        only those of the current micro-batch are subtracted.
+        pixels with the label 255 in the micro-batch. With gradient accumulation, give ignored
+        pixels the label -100, not 255. Trainer counts pixels with the label 255 in all
+        micro-batches, but only those of one micro-batch are subtracted.
 
         Raises:
             ValueError: If images with labels do not have the size of the model's input.
@@ -146,8 +146,9 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
     def _check_weights_in_memory(self) -> None:
         offloaded = any(parameter.is_meta for parameter in self.core.parameters())
         if offloaded and self.core.config.inference == "whole":
-            raise ValueError("inference 'whole' needs all weights in memory. Load them without an "
-                             "offload_folder, or set core['inference'] to 'slide'.")  # fmt: skip
+            raise ValueError("inference 'whole' needs all weights in memory. Load the model "
+                             "without an offload_folder, or set core['inference'] in its "
+                             "configuration to 'slide'.")  # fmt: skip
 
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:
@@ -230,7 +231,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     """Base class of models with a `VisionLanguageEncoder`."""
 
     config_class = MagnetoVisionLanguageConfig
-    hidden_states_advice: ClassVar = "call features(...) of the Transformer in model.core"
+    hidden_states_advice: ClassVar = "call features(...) of the MultiwayEncoder in model.core"
     main_input_name = "pixel_values"
 
     def read(
@@ -343,8 +344,8 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
     ) -> MaskedDataOutput:
         """Return the logits of all patches and of all tokens.
 
-        In `input_ids`, the masked words are mask tokens. `bool_masked_pos` of shape (images,
-        patches) is True for masked patches.
+        In `input_ids`, the mask token replaces each masked token. `bool_masked_pos` of shape
+        (images, patches) is True for masked patches.
         """
         self.check_arguments(others)
         hidden = None if bool_masked_pos is None else bool_masked_pos.bool()
@@ -382,8 +383,8 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         The sigmoid of a logit is an answer's probability. `labels` are soft targets of shape
         (questions, answers). The loss is the binary cross-entropy, summed over answers and averaged
         over questions. If `num_items_in_batch` is given, the average is over the questions of all
-        micro-batches. Trainer sets `num_items_in_batch` to the number of entries of all their
-        `labels`.
+        micro-batches. Trainer sets `num_items_in_batch` to the number of entries in the `labels`
+        of all micro-batches.
         """
         self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask)

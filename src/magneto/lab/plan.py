@@ -285,8 +285,8 @@ class Plan:
     def advise(self) -> Way | None:
         """Return the cheapest options that fit in memory; None if none fit.
 
-        For each combination of the other options, 1, 2, 4, ... micro-batches are tried, up to one
-        micro-batch per example. The result is the first combination that fits in memory.
+        For each combination of the other options, 1, 2, 4, ... micro-batches per step are tried, up
+        to the number of examples per GPU. The result is the first combination that fits in memory.
         """
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})

@@ -93,7 +93,7 @@ class T5Table(StackPositions):
     An encoder has 16 buckets for earlier positions and 16 buckets for later positions. A decoder
     has 32 buckets, all for earlier positions. In each direction, half of the buckets are for the
     shortest distances, one distance per bucket. Each of the other buckets covers a range of
-    distances. The ranges grow logarithmically up to distance 128.
+    distances. The limits of these ranges are spaced logarithmically up to distance 128.
     """
 
     buckets = 32

@@ -1,7 +1,7 @@
 """Simple baselines, scored on a task's validation examples: scikit-learn models and n-grams.
 
-A trained recipe should beat the simple baselines. Each function takes a prepared task, and returns
-names of baselines with their scores.
+A trained recipe should beat the simple baselines. A `Baseline` is a function that takes a prepared
+task, and returns names of baselines with their scores.
 """
 
 from __future__ import annotations

@@ -206,7 +206,8 @@ class Augmentation:
 class PairedAugmentation:
     """Augmentation of a training image together with its mask.
 
-    First, `resize_to_fit` resizes the image within the limits `fit`.
+    The image is resized once, to the size that `size_to_fit` returns for the limits `fit`, times a
+    random factor.
     """
 
     input_format: InputFormat
