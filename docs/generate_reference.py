@@ -53,7 +53,7 @@ def field_table(found: Iterable[FieldDescription]) -> Iterator[str]:
     yield from ("| field | type | default | meaning |", "|---|---|---|---|")
     for field in found:
         default = "" if field.required else f"`{as_yaml(field.default)}`"
-        cells = (f"`{field.name}`", type_words(field), default, escape(field.meaning))
+        cells = (f"`{field.name}`", type_words(field, "`{}`"), default, escape(field.meaning))
         yield f"| {' | '.join(cells)} |"
 
 
@@ -87,7 +87,7 @@ def option_row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     else:
         shown = str(action.metavar or action.dest)
     words = [formatter._expand_help(action)]
-    words += [f"one of {', '.join(map(str, action.choices))}"] if action.choices else []
+    words += [f"one of {', '.join(map('`{}`'.format, action.choices))}"] if action.choices else []
     return f"| `{shown}` | {escape('; '.join(words))} |"
 
 

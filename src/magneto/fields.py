@@ -407,5 +407,7 @@ def as_yaml(value: Any) -> str:
     return str(value)
 
 
-def type_words(field: FieldDescription) -> str:
-    return re.sub(r"(one|some) of", rf"\1 of {', '.join(field.choices)}", field.kind)
+def type_words(field: FieldDescription, choice: str = "{}") -> str:
+    """Describe a field's type. `choice` is the format of each choice."""
+    choices = ", ".join(map(choice.format, field.choices))
+    return re.sub(r"(one|some) of", rf"\1 of {choices}", field.kind)

@@ -200,8 +200,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         Raises:
             ValueError: If the shape of `position_ids` is wrong.
-            ValueError: If the model has relative positions, unless `position_ids` only mark where
-                documents begin.
+            ValueError: If the model has relative positions, and `position_ids` are combined with a
+                cache or a mask. A padding mask is allowed if a row contains several documents.
         """
         if position_ids is None:
             return mask, None

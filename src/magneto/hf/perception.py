@@ -273,7 +273,8 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     def _check_pairs(self, images: int, texts: list[np.ndarray]) -> None:
         if images != len(texts):
             raise ValueError(
-                f"{images} images and {len(texts)} texts are not pairs: give one text per image"
+                f"pixel_values has batch size {images}, but input_ids has batch size {len(texts)}: "
+                "the two must be equal"
             )
         token = getattr(self.config, "mask_token_id", None)
         reads_mask = token is not None and self.core.config.ends_in_mask

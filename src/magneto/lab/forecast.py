@@ -78,7 +78,7 @@ PRIORS = {
 def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     """Return the results at one size as JSON values.
 
-    If a row did not learn at any rate, its best rate and its loss are missing.
+    If a row learned at no rate, its best rate and its loss are missing.
     """
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")

@@ -17,7 +17,8 @@ import numpy as np
 from magneto.functional.statistics import t_quantile
 
 LEVEL = 0.8
-"""Probability that an interval of a ladder covers the true value."""
+"""Nominal coverage of a ladder's intervals: the probability with which an interval should contain
+the true value."""
 # Bootstrap samples of the seeds.
 DRAWS = 2000
 

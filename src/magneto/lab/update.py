@@ -117,8 +117,9 @@ def measure_update(
 
     The stack has the depth and width d of `config`. As in the theory, inputs are standard normal,
     and the weights that give a label's logit are N(0, 1/d). The last of `LENGTH` positions gives
-    the logit. In the measurement "label", each sample has its own step. In the measurement
-    "output", the batch has one step. Adam's first step changes every weight by the learning rate.
+    the logit. For the reading "label", the stack takes a separate step on each sample, always from
+    the initial weights. For "output", the stack takes one step on the whole batch. Adam's first
+    step changes every weight by the learning rate.
 
     Returns:
         One `Update` for each entry of `MEASURES`, computed in float64.

@@ -35,8 +35,9 @@ class Residual(nn.Module):
 
     Each of `before`, `branch` and `after` is a norm or the identity. A fourth norm, `inside`, may
     precede the last linear layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN,
-    the residual connection is x <- x + f(LN(x)). After `branch`, dropout, LayerScale and stochastic
-    depth are applied. Subclasses define f.
+    self-attention and the feed-forward network have the norms `before` and `inside`. Their residual
+    connection is x <- x + f(LN(x)), where f contains the second norm, `inside`. After `branch`,
+    dropout, LayerScale and stochastic depth are applied. Subclasses define f.
     """
 
     def __init__(

@@ -34,7 +34,11 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """A stack's part of a position encoding. This base class does nothing."""
+    """Part of a position encoding that runs once per forward pass, before the first layer.
+
+    `forward` returns the embeddings, possibly changed, and a tensor for all layers (or None). This
+    base class does nothing.
+    """
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()
@@ -263,7 +267,11 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """A layer's part of a position encoding. This base class does nothing."""
+    """Part of a position encoding that runs in the attention of each layer.
+
+    `forward` may change queries and keys, or return a bias for the attention logits. This base
+    class does nothing.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

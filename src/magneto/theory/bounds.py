@@ -5,12 +5,18 @@ and Sub-LN come from the paper arXiv 2210.06423 (section 3.2, appendices A and B
 divided by eta d, the learning rate times the width. Under the paper's assumptions, the bounds give
 the order of magnitude of the update. `docs/theory.md` states the limits of these assumptions.
 
-Sublayers are numbered l = 1..L. In sublayer l, the entries of the first matrix (v_proj, fc1) have
-variance w_l^2 / fan_in. The entries of the second matrix (out_proj, fc2) have variance v_l^2 /
-fan_in. A bound is the sum of `step` times q_l over all sublayers. `step` is the effect of updating
-the sublayer's two matrices by one SGD step. q_l is the share of this effect that reaches the
-output. `signal` is a sublayer's contribution to the residual stream. The sum of `signal` times q_l
-over all cross-attentions is the share of the encoder's update that reaches the decoder's output.
+The scale of a weight matrix is sqrt(fan_in * variance of its entries). Sublayers are numbered
+l = 1..L. These symbols describe sublayer l:
+
+- w_l: scale of the first matrix (v_proj or fc1).
+- v_l: scale of the second matrix (out_proj or fc2).
+- t_l: effect of updating the two matrices by one SGD step (`Family.step`).
+- s_l: contribution of the sublayer to the residual stream (`Family.signal`).
+- q_l: share of the effect t_l that reaches the output of the model (`Family.backward`).
+
+The bound of a stack is t_1 q_1 + ... + t_L q_L. In an encoder-decoder, a share C of the encoder's
+update reaches the decoder's output. C is the sum of s_l q_l over the cross-attention sublayers l of
+the decoder.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ SMALLEST, LARGEST = 1e-20, 1e20
 
 @dataclass(frozen=True)
 class Scales:
-    """Scales of a stack's sublayers.
+    """Scales of a stack's weight matrices, with one v and one w per sublayer.
 
     Attributes:
         v: Scale of each sublayer's second matrix (out_proj or fc2), in order of computation.
@@ -108,10 +114,10 @@ def derived_scales(
 
 
 def effective_scale(fan_in: int, variance: float) -> float:
-    """Return v or w of a weight matrix: sqrt(fan_in * variance of its entries).
+    """Return the scale of a weight matrix: sqrt(fan_in * variance of its entries).
 
-    A square Xavier matrix with gain g has the scale g. fc1 from d to 4d has the scale sqrt(0.4) g,
-    and fc2 from 4d to d has the scale sqrt(1.6) g.
+    The scale is one of the v or w in `Scales`. A square Xavier matrix with gain g has the scale g.
+    fc1 from d to 4d has the scale sqrt(0.4) g, and fc2 from 4d to d has the scale sqrt(1.6) g.
     """
     return sqrt(fan_in * variance)
 
@@ -119,7 +125,7 @@ def effective_scale(fan_in: int, variance: float) -> float:
 def _printed(signals: Sequence[float], alpha: float) -> list[float]:
     """Return q_l as printed in theorems 3.1 to 3.3. q_l is the same for every sublayer l.
 
-    q_l = (1 + s_2 / S_1 + s_3 / S_2 + ... + s_L / S_(L-1)) / S_L. Here s_1 ... s_L are the signals,
+    q_l = (1 + s_2 / S_1 + s_3 / S_2 + ... + s_L / S_(L-1)) / S_L. Here s_1 ... s_L are `signals`,
     and S_k = s_1 + ... + s_k is the sum of the first k signals.
     """
     sums = list(accumulate(signals))
@@ -155,13 +161,12 @@ class Family:
     Attributes:
         name: Short name.
         source: Source of the derivation.
-        step: Function of (v, w): effect of updating the sublayer's two matrices by one SGD step.
-        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. In
-            cross-attention, the signal times q_l is the share of the encoder's update that reaches
-            the output.
-        backward: For each form of the formula, a function of (signals, alpha) that returns q_l,
-            the share of a sublayer's effect that reaches the output. `signals` are the values of
-            `signal`.
+        step: Function that returns t_l, the effect of updating a sublayer's two matrices by one SGD
+            step. Arguments: v_l, w_l.
+        signal: Function that returns s_l, a sublayer's contribution to the residual stream.
+            Arguments: v_l, w_l, alpha.
+        backward: For each form of the formula, a function that returns q_1 ... q_L. q_l is the
+            share of t_l that reaches the output. Arguments: s_1 ... s_L, alpha.
         skip: "one" if the derivation assumes a skip connection with weight 1.
         note: Caveat for readers.
     """
@@ -294,7 +299,7 @@ class EncoderDecoderBound:
     Attributes:
         decoder: Update of the output by the decoder's own weights.
         encoder: Update of the encoder's output.
-        passed_on: Share of `encoder` that reaches the decoder's output.
+        passed_on: Share C of `encoder` that reaches the decoder's output.
     """
 
     decoder: float

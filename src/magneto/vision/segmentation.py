@@ -123,8 +123,8 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     """Return a confusion matrix of pixels, int64 (classes, classes).
 
-    `labels` are the right classes, or `IGNORED`. `answers` are the predicted classes, shaped like
-    `labels`. A row counts the pixels of one right class. The host does not wait for the device.
+    `labels` are the true classes, or `IGNORED`. `answers` are the predicted classes, shaped like
+    `labels`. A row counts the pixels of one true class. The host does not wait for the device.
     """
     pair = labels.long() * classes + answers
     last = torch.full_like(pair, classes * classes)
@@ -139,9 +139,10 @@ def segmentation_scores(
     """Return the metrics of a confusion matrix, which is the sum of `confusion` over a data set.
 
     Returns:
-        For each class that occurs or is predicted, "iou_NAME" is the intersection over union. The
-        mean over these classes is "mean_iou". The share of right pixels is "pixel_accuracy".
-        "mean_accuracy" is the accuracy of each class, averaged over the classes that occur.
+        "iou_NAME" is the intersection over union of a class, for each class that occurs or is
+        predicted. "mean_iou" is the mean over these classes. "pixel_accuracy" is the share of
+        correctly classified pixels. "mean_accuracy" is the accuracy of each class, averaged over
+        the classes that occur.
 
     Raises:
         ValueError: If no pixel has a class.

@@ -4,11 +4,11 @@
 annotators' answers. Each equal answer adds 1/3 to the score, which is at most 1. The accuracy is
 the mean of the scores. If n of ten annotators gave the answer, the accuracy is 0.3n, but at most 1.
 
-**Normalisation.** `When` names the questions whose answers are normalised before the comparison.
-Normalisation changes an answer as follows. Punctuation and articles are removed. Letters become
-lower case. Number words become digits. A missing apostrophe is inserted into a contraction ("dont"
-becomes "don't"). The rules are those of the official evaluation code (GT-Vision-Lab/VQA, commit
-a013f00).
+**Normalisation.** Answers are normalised before the comparison, either for all questions or only
+for questions on which the annotators disagree (type `When`). Normalisation changes an answer as
+follows. Punctuation and articles are removed. Letters become lower case. Number words become
+digits. A missing apostrophe is inserted into a contraction ("dont" becomes "don't"). The rules are
+those of the official evaluation code (GT-Vision-Lab/VQA, commit a013f00).
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
 two digits, all punctuation marks are removed. In other answers, all hyphens are removed if one of

@@ -358,8 +358,8 @@ class ImageCaptioner(nn.Module):
     ) -> Tensor | CrossEntropyLoss:
         """Return logits (words, vocab_size), or the summed loss if `targets` (words,) are given.
 
-        `left_to_right` makes the attention mask that `samples` must have. `words` are the indices
-        of masked words among the language tokens.
+        `samples` must have a left-to-right attention mask (the function `left_to_right` sets it).
+        `words` are the indices of masked words among the language tokens.
         """
         vision, language = self.encoder(images, samples)
         # The head does not read the image's features. The product with 0 gives the image's experts

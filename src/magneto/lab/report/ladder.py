@@ -169,9 +169,11 @@ def exponent(law: Found | None) -> str:
 def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
     """Compare the losses of the rows that learned at every size.
 
+    The first of these rows, A, is compared with each of the others, B.
+
     Yields:
-        The names of two such rows: A, the first one, and B, another one. Then log(loss of B / loss
-        of A) at each size, and the law fitted to this logarithm.
+        For each B: the names of A and B, log(loss of B / loss of A) at each size, and the law
+        fitted to this logarithm.
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
