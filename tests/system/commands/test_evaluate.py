@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,30 @@ def test_scores_of_suites(place: Path, capsys: pytest.CaptureFixture) -> None:
     assert header.split()[:3] == ["suite", "shots", "accuracy"]
     assert zero.split()[0::8] == ["winogrande", "5"] and four.split()[1] == "4"
     assert "in 100 tokens" in out  # four sentences do not fit in a hundred bytes
+
+
+def test_tasks_of_the_harness_are_scored_with_each_number_of_demonstrations(
+    place: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    asked: list[tuple[Any, ...]] = []
+
+    def scores(wrapped: str, theirs: list[str], count: int, *rest: Any, limit: int) -> Any:
+        asked.append((wrapped, theirs, count, *rest, limit))
+        return {"results": {name: {"alias": name, "acc": count / 8} for name in theirs}}
+
+    monkeypatch.setattr("magneto.commands.evaluate.harness_manager", lambda *_: "manager")
+    monkeypatch.setattr("magneto.hf.export.harness_model", lambda *_: "wrapped")
+    monkeypatch.setattr("magneto.hf.export.harness_scores", scores)
+    words = words_of(place, "--tasks boolq,lambada --num-fewshot 1,0,4 --seeds 7,2 --limit 3")
+    found = answer(capsys, *words)
+    assert asked == [("wrapped", ["boolq", "lambada"], n, 7, "manager", 3) for n in (1, 0, 4)]
+    assert found["harness"] == {
+        str(n): {name: {"acc": n / 8} for name in ("boolq", "lambada")} for n in (1, 0, 4)
+    }
+    lines = [line.split() for line in printed(capsys, *words).splitlines()]
+    assert all([name, f"{n}-shot", "acc", f"{n / 8:.4f}"] in lines
+               for n in (1, 0, 4) for name in ("boolq", "lambada"))  # fmt: skip
 
 
 def test_mistakes_are_one_line(place: Path, capsys, monkeypatch) -> None:

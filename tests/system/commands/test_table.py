@@ -167,7 +167,8 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
             read_runs([first, other], IMAGES)
 
 
-def test_all_columns_are_of_the_best_weights(tmp_path: Path) -> None:
+def test_all_columns_are_of_the_weights_that_are_asked_for(tmp_path: Path, capsys) -> None:
+    """The best, unless --weights names others."""
     result = {"metrics": {"accuracy": 0.7}, "best": {"step": 2, "value": 0.8}}
     folder = run(tmp_path / "run", result)
     kept = {"metrics": {"accuracy": 0.5}, "weights": "best", "limit": None}
@@ -179,6 +180,11 @@ def test_all_columns_are_of_the_best_weights(tmp_path: Path) -> None:
         (folder / "scores" / "a.json").write_text(json.dumps(kept | change))
         with pytest.raises(ConfigError, match=message):
             read_runs([folder], IMAGES)
+    for name in ("final", "averaged"):
+        (folder / "scores" / "a.json").write_text(json.dumps(kept | {"weights": name}))
+        found = answer(capsys, "table", folder, "--preset", "images", "--weights", name)
+        assert [(s["column"], s["mean"]) for s in found["best"]] == [("digits", 80), ("a", 50)]
+        assert f"weights {name}, not best" in refused(capsys, "table", folder)
     weights = folder / "best" / "manifest.json"
     weights.parent.mkdir(exist_ok=True)
     weights.write_text('{"model.safetensors": {"bytes": 8, "crc32": 1}}')

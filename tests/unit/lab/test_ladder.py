@@ -52,6 +52,7 @@ from magneto.lab.ladder import (
 )
 from magneto.lab.outcome import Scored
 from magneto.lab.report.ladder import write_ladder
+from magneto.lab.update import Optimizer, Reading, Update
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from tests.commands import refused
@@ -261,7 +262,14 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
     assert found["best_rate"] == rates["best_rate"]
 
 
-def test_the_first_update_of_one_layer_is_near_the_bound() -> None:
+# Invented changes by what is read and by the optimizer.
+SIZES: dict[tuple[Reading, Optimizer], float] = {
+    ("label", "sgd"): 1.0, ("label", "adam"): 3.0, ("output", "sgd"): 7.0, ("output", "adam"): 9.0,
+}  # fmt: skip
+
+
+def test_the_first_update_of_one_layer_is_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is on the change of a label's logit by SGD, of either sign."""
     small = {"model.layers": 1, "model.width": 32, "model.ffn_width": 128}
     recipe = load_recipe("image-classification/tiny", {"model.placement": "pre", **small})
     updates = ladders.update_to_bound(recipe)
@@ -269,6 +277,11 @@ def test_the_first_update_of_one_layer_is_near_the_bound() -> None:
     assert not ladders.update_to_bound(
         replace(recipe, model=replace(recipe.model, placement="peri"))
     )
+    measured = [Update("pre", 1, seed, *how, (seed - 1.5) * size)
+                for seed in (1, 2) for how, size in SIZES.items()]  # fmt: skip
+    monkeypatch.setattr(ladders, "measure_growth", lambda *_, **__: measured)
+    monkeypatch.setattr(ladders, "bounds_over", lambda *_: {"paper": [2.0], "first_order": [5.0]})
+    assert ladders.update_to_bound(recipe) == [0.25, 0.25]
 
 
 def scored(table: dict[tuple[float, int], float | str | None]) -> list[Scored]:

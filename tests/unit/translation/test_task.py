@@ -27,6 +27,7 @@ from magneto.translation.task import (
     score_directions,
     score_lines,
 )
+from magneto.translation.text import read_validation_texts
 from tests.commands import refused
 from tests.evaluating import measured, taught
 from tests.ranks import run_ranks
@@ -174,6 +175,27 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, tmp_path: Path) -> None
     assert [row["loss"] for row in rows if "loss" in row] == [
         row["loss"] for row in plain if "loss" in row
     ]
+
+
+def test_validation_texts_are_translated_into_their_target(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+
+    def translate(_: TextTranslator, texts: list[str], language: str) -> list[TranslationResult]:
+        return [TranslationResult([f"{text} in {language}", "worse"], []) for text in texts]
+
+    monkeypatch.setattr(TextTranslator, "translate", translate)
+    task = translation(text, select_by="bleu", bleu_sentences=3, validation_fraction=0.1)
+    model, found = task.build_model(), dict[tuple[str, str], list[tuple[str, str]]]()
+    for batch in task.validation_batches():
+        for direction, pairs in task.score(model, batch).predictions or ():
+            found.setdefault(direction, []).extend(pairs)
+    expected = read_validation_texts(task.data_config, 3).texts
+    assert found.keys() == expected.keys() and len(found) == 4
+    for direction, pairs in expected.items():
+        made = [(f"{source} in {direction[1]}", target) for source, target in pairs]
+        assert sorted(found[direction]) == sorted(made)
 
 
 def test_bleu_and_shares_of_a_model_are_refused_before_any_work(

@@ -341,6 +341,7 @@ def test_references_have_a_limit_an_order_and_two_sides(tmp_path: Path) -> None:
     # A direction of the run that the source lacks is left out; one that is asked for is an error.
     own = replace(config, languages=None, directions=("en-xx", "de-fr"))
     assert list(read_test_texts(source, own, known, None, None).texts) == [("de", "fr")]
+    assert list(read_test_texts(source, own, known, ["fr-en"], None).texts) == [("fr", "en")]
     with pytest.raises(ValueError, match="no validation text for en-xx"):
         read_test_texts(source, own, known, ["en-xx"], None)
     # A model of two languages without the pivot is trained, and tested, in both directions.
