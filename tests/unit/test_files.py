@@ -78,7 +78,8 @@ def test_a_kill_while_a_directory_is_replaced_loses_neither(
 
 
 def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.txt"
+    """A file that is written, or is not, stays open no longer."""
+    path, descriptors = tmp_path / "a.txt", set(os.listdir("/dev/fd"))
     files.write_text(path, "ö\r\n")
     assert path.read_bytes() == "ö\r\n".encode()
     files.write_json(path, {"b": Path("c")})
@@ -92,6 +93,12 @@ def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         files.write_text(path, "new")
     assert json.loads(path.read_text()) == {"b": "c"}
     assert [found.name for found in tmp_path.iterdir()] == ["a.txt"]
+    for use in (files.sync_to_disk, files.fingerprint):
+        with pytest.raises(OSError, match="full"):
+            use(path)
+    monkeypatch.undo()
+    fill(tmp_path / "best", "new")
+    assert descriptors.issuperset(os.listdir("/dev/fd"))
 
 
 def test_only_what_dead_processes_of_this_machine_left_is_cleared(

@@ -19,6 +19,7 @@ from magneto.training.config import learning_rate
 from magneto.training.distributed import World
 from magneto.training.logging import Throughput, read_metrics
 from magneto.training.loop import Hook, TrainingState, accumulate, step_seed
+from magneto.training.model import initial_model
 from magneto.training.task import NON_FINITE, Loss, add_losses
 from magneto.weights import list_checkpoints
 from tests.problems import listed
@@ -93,6 +94,17 @@ def test_values_made_of_data_and_of_steps(tmp_path: Path) -> None:
     assert torch.allclose(tensors(tmp_path / "whole" / "final")["mean"], mean, atol=1e-6)
     run_toy(tmp_path / "cut", task=Moving(), steps=3, gradient_accumulation_steps=4)
     assert torch.allclose(tensors(tmp_path / "cut" / "final")["mean"], mean, atol=1e-6)
+
+
+def test_each_weight_learns_at_its_own_rate(tmp_path: Path) -> None:
+    """A first step of Adam is the rate, whatever the gradient."""
+    world, rate = World(0, 1, torch.device("cpu"), "none"), 1e-3
+    changes = {"warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0, "eps": 1e-20}
+    run_toy(tmp_path, task=Moving(), steps=1, learning_rate=rate, **changes)
+    after, before = tensors(tmp_path / "final"), initial_model(Moving(), 3, world).state_dict()
+    for name in ("into.weight", "layers.0.weight", "out.weight"):
+        step = (after[name] - before[name]).abs().max().item()
+        assert step == pytest.approx(rate * (0.1 if name == "into.weight" else 1), rel=1e-3), name
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16")])

@@ -192,8 +192,9 @@ def test_another_encoder_is_refused_before_data_is_read(run: Path) -> None:
 
 def test_groups_are_beit_s() -> None:
     """12 layers have 14 groups: embeddings 0, layer l group l + 1, heads 13."""
-    model = small_model(layers=12, feature_layers=(3, 5, 7, 11))
-    found = layer_decay_multipliers(model, 12, 0.75)
+    sizes: dict[str, Any] = {"layers": 12, "feature_layers": (3, 5, 7, 11)}
+    model, config = small_model(**sizes), small_config(**sizes, layer_decay=0.75)
+    found = Segmentation(config, SegmentationDataConfig(), 1).rate_multipliers(model)
     assert found.keys() == dict(model.named_parameters()).keys()
     expected = {
         "embedding.proj.weight": 13, "class_token.vector": 13,
