@@ -111,8 +111,8 @@ def test_numbers_of_a_probe_are_in_their_columns() -> None:
     assert list(map(probe.brief, (99.96, 100.4, 1e6, 0.1234, 0.01234))) == [
         "100", "100", "1e+06", "0.123", "0.012"]  # fmt: skip
     theory = probe.bound_line(Bound({"paper": 48.0, "other": 2.5}, {"paper": 51.25, "other": 9.0}))
-    assert "about 48 (paper), 2.5 (other) x" in theory
-    assert theory.endswith(" 51.2 x learning rate x width")
+    assert "with C = 48 (paper), 2.5 (other). " in theory
+    assert theory.endswith(" C = 51.2 (paper)")
     assert probe.bound_line(Bound({}, {}, "no bound")) == "theory: no bound"
 
 
