@@ -146,7 +146,7 @@ def gaps_of(
 
 
 def shared_seeds(runs: Sequence[dict[str, Any]]) -> set[int]:
-    """Return the seeds planned at every rate of every row."""
+    """Return the seeds that the grid contains at every rate of every row."""
     planned = {(run["placement"], float(run["learning_rate"]), run["seed"]) for run in runs}
     places = {planned_run[:2] for planned_run in planned}
     seeds = {seed for *_, seed in planned}

@@ -131,7 +131,8 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
         sizes = ", ".join(f"{name} {value}" for name, value in found["assumed"].items())
         rows.append(("", f"{sizes} (training derives these values from the data)"))
     if not found["steps"]:
-        rows.append(("", "the recipe counts epochs: give --examples N to see the hours"))
+        rows.append(("", "the recipe sets training.epochs: give --examples N (examples per epoch) "
+                     "to see the hours"))  # fmt: skip
     memory = f"{found['gpu_memory'] / GB:g} GB"
     table = [["sharding", "activations", "per GPU", f"fits {memory}", "largest micro-batch"]]
     for way in found["ways"]:

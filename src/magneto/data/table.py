@@ -7,7 +7,7 @@ Use::
     train[3]["image"].read(), train[3]["label"]      # a row by number
 
 A column is any sequence. Images and recordings are in a column of media (`magneto.data.media`). A
-selection of rows is a new table with the same columns, which are not copied.
+selection of rows is a new table that shares its columns with the old table, without a copy.
 """
 
 from __future__ import annotations

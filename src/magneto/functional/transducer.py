@@ -399,7 +399,10 @@ def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) 
 
 
 def cells(diagonals: Tensor) -> Tensor:
-    """View diagonals (time + labels, batch, width) as frames (batch, time, width)."""
+    """View a tensor stored by anti-diagonal as cells, (batch, time, labels + 1).
+
+    The shape of `diagonals` is (time + labels, batch, labels + 1).
+    """
     steps, batch, width = diagonals.shape
     row = batch * width
     return diagonals.as_strided((batch, steps - width + 1, width), (width, row, row + 1))

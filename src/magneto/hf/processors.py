@@ -1,8 +1,8 @@
 """Tokenizers, image processor and speech feature extractor for the library transformers.
 
 Inputs are prepared as in training. SentencePiece models are not converted to a tokenizer.json,
-because a tokenizer.json would segment some texts differently. If two segmentations have
-equal scores, rounding decides which segmentation is chosen.
+because a tokenizer.json would segment some texts differently: texts with two segmentations of equal
+score, between which only rounding decides.
 """
 
 from __future__ import annotations

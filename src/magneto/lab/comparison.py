@@ -33,7 +33,7 @@ DEPTHS = (6, 12, 24, 48)
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
 """Stack to measure: its configuration, and its kind ("encoder" or "decoder"). The configuration has
-one layer, which stands for any depth: `measure_growth` sets the depths in `DEPTHS`."""
+one layer: `measure_growth` replaces the number of layers by each depth in `DEPTHS`."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:

@@ -531,10 +531,11 @@ def limitations(
 
 def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
     if not entries:
-        return "No size was forecast before it was trained."
+        return "No value was forecast before models of its size were trained."
     holds = sum(entry["holds"] for entry in entries)
-    text = (f"{len(entries)} values were forecast before their size was trained. {holds} of them "
-            "lay in the forecast's 80 % interval.")  # fmt: skip
+    text = (f"{len(entries)} values were forecast before models of their size were trained. For "
+            f"{holds} of them, the measured value lay in the forecast's 80 % "
+            "interval.")  # fmt: skip
     rates = [entry for entry in entries if entry.get("trivial_rates")]
     if rates:
         errors = {"forecast": median(entry["off"] for entry in rates)}

@@ -243,7 +243,11 @@ def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str
 
 
 def group_text(group: Group, decimals: int) -> str:
-    """Format mean, failed runs and `part` of a group: "4.123 ± 0.012 (1 of 3 diverged) [3/4]"."""
+    """Format a group's mean, failed runs and missing seeds.
+
+    In "4.123 ± 0.012 (1 of 3 diverged) [3/4]", 3 of 4 seeds have a result, and 1 of these 3 runs
+    diverged.
+    """
     lost = failures(group)
     if group.mean is None and lost:
         return f"{lost}{part(group)}"
@@ -266,8 +270,8 @@ class Summary:
     stuck: int  # number of cells that finished without learning
     diverged: int
     missing: int
-    # Seeds that are planned at every rate of every row. Only these count for the largest stable
-    # rate and the sensitivity, so that all rows are judged by equally many runs.
+    # Seeds that the grid contains at every rate of every row. Only these count for the largest
+    # stable rate and the sensitivity, so that all rows are judged by equally many runs.
     stable_seeds: Sequence[int]
     # Largest rate such that each of these seeds learned at it and at all smaller rates.
     largest_stable_rate: float | None
@@ -286,8 +290,8 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     """Summarise the results of one row; `placement` is the row's name.
 
     `cells` must contain the results of all rows. The largest stable rate and the sensitivity use
-    only the seeds that are planned at every learning rate of every row. A rate with a missing run
-    is neither best nor stable.
+    only the seeds that the grid contains at every learning rate of every row. A rate with a missing
+    run is neither best nor stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)
@@ -338,7 +342,7 @@ def title_of(row: str) -> str:
 
 
 def everywhere(cells: Sequence[Scored]) -> list[int]:
-    """Return the seeds that are planned at every learning rate of every row."""
+    """Return the seeds that the grid contains at every learning rate of every row."""
     planned = {(cell.placement, cell.learning_rate, cell.seed) for cell in cells}
     places = {(placement, rate) for placement, rate, _ in planned}
     seeds = {seed for _, _, seed in planned}

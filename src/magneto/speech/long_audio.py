@@ -123,7 +123,7 @@ def merge_words(
 def add_window(
     pending: list[Word], words: list[Word], start: float, stop: float, overlap: float, last: bool
 ) -> tuple[list[Word], list[Word]]:
-    """Return final words, and words that the next window can change.
+    """Return words that can no longer change, and words that the next window can change.
 
     `words` are the words of a window from `start` to `stop` seconds. `pending` are words of earlier
     windows that can still change. Windows overlap by `overlap` seconds.

@@ -104,9 +104,10 @@ def gradient_scale(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient norm before clipping, and the factor that averages and clips gradients.
 
-    The gradients must be those of the summed loss, averaged over ranks. Gradients multiplied by the
-    factor are the clipped gradients of the mean loss. `count` is the number of predictions on all
-    ranks. Both results are tensors on the device, so the host does not wait.
+    Each rank must compute the gradients of its summed loss, and DDP or FSDP must average them over
+    ranks. Gradients multiplied by the factor are the clipped gradients of the mean loss. `count` is
+    the number of predictions on all ranks. Both results are tensors on the device, so
+    the host does not wait.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()

@@ -48,7 +48,7 @@ def patches_of(images: Tensor, size: int) -> Tensor:
 
 
 def image_of(patches: Tensor) -> Tensor:
-    """Join patches (count, patches, channels, size, size) to square images."""
+    """Assemble square images from their patches (count, patches, channels, size, size)."""
     side, size = round(patches.shape[1] ** 0.5), patches.shape[-1]
     columns = patches.flatten(2).transpose(1, 2)
     return F.fold(columns, (side * size, side * size), size, stride=size)

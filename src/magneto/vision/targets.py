@@ -127,7 +127,7 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 
 
 class Codebook(nn.Module):
-    """Codebook with a direction for each code.
+    """Codebook that gives each feature the code whose vector has the largest cosine similarity.
 
     `vectors` (codes, width) are moving averages of each code's features. `use` (codes,) are moving
     averages of each code's share of all features. For `revive_below`, see `ImageTokenizerConfig`.

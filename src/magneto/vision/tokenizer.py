@@ -203,7 +203,10 @@ class ImageTokenization(ImageTask):
     initialises the codebook.
     """
 
-    whole_model = "the codebook is initialised by k-means, which runs only the encoder"
+    whole_model = (
+        "the k-means that initialises the codebook runs the encoder outside of the model's forward "
+        "pass"
+    )
     model_config: ImageTokenizerConfig
 
     @cached_property

@@ -295,7 +295,10 @@ class SimilarityScale(nn.Module):
 
     @torch.no_grad()
     def limit(self) -> None:
-        """Clamp the parameter to its upper bound. A parameter above the bound gets no gradient."""
+        """Clamp the parameter to its upper bound.
+
+        Without the clamp, a parameter above the bound would get no gradient.
+        """
         self.logarithm.clamp_(max=math.log(LARGEST_SCALE))
 
     def forward(self) -> Tensor:

@@ -278,7 +278,7 @@ def ends(value: Any) -> tuple[float, float, float]:
 def table_rows(found: Found) -> Iterator[dict[str, Any]]:
     """Yield the lines of report.csv: measured values at each size, and forecasts.
 
-    The "gap" of a row is the loss of the row divided by the loss of the first row.
+    If the column `what` is "gap", the value is the row's loss divided by the first row's loss.
     """
     measured = [("measured", rung) for rung in found["rungs"]]
     for kind, rung in [*measured, ("forecast", found["forecast"])]:
