@@ -26,7 +26,10 @@ COMMANDS = {
         "magneto.commands.compare",
         "compare norm placements over learning rates and seeds",
     ),
-    "ladder": ("magneto.commands.ladder", "forecast a larger model's placement and learning rate"),
+    "ladder": (
+        "magneto.commands.ladder",
+        "forecast the best placement and learning rate for a larger model",
+    ),
     "table": ("magneto.commands.table", "tabulate the scores of several runs"),
     "plan": ("magneto.commands.plan", "estimate memory and hours on N GPUs before training"),
     "probe": ("magneto.commands.probe", "predict from a few steps whether a recipe will train"),

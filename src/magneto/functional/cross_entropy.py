@@ -1,4 +1,7 @@
-"""Cross-entropy of a linear layer without all logits in memory, and sums for metrics."""
+"""Cross-entropy loss of a linear output layer, and sums for metrics.
+
+To save memory, `linear_cross_entropy` computes the logits in chunks.
+"""
 
 from __future__ import annotations
 

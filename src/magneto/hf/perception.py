@@ -2,8 +2,8 @@
 
 Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
 `input_ids` and `attention_mask` have shape (texts, length). The mask is 1 for tokens and 0 for
-padding. `others` may contain arguments that do not change the result. Some models also support
-`output_hidden_states`. Further arguments in `others` raise ValueError.
+padding. `others` accepts arguments of transformers that do not change the result, such as
+`use_cache`. Some models also support `output_hidden_states`. Any other argument raises ValueError.
 """
 
 from __future__ import annotations

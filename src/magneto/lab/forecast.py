@@ -285,7 +285,7 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
             "stable_below": results[-1]["largest_stable"],
             "measured": measured,
             "trivial_rates": {"rate of the next smaller size": rate,
-                              "rate of the next smaller size scaled by 1/size":
+                              "rate extrapolated as 1/size from the next smaller size":
                               rate * last["size"] / size},
             "gaps": {other: gap_law(rungs, row, other, size) for other in able if other != row},
         }  # fmt: skip
@@ -539,8 +539,9 @@ def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
     rates = [entry for entry in entries if entry.get("trivial_rates")]
     if rates:
         errors = {"forecast": median(entry["off"] for entry in rates)}
-        for name in rates[0]["trivial_rates"]:
-            errors[name] = median(entry["trivial_rates"][name]["off"] for entry in rates)
+        # By position, because forecasts of earlier versions have other names for these rates.
+        for place, name in enumerate(rates[-1]["trivial_rates"]):
+            errors[name] = median([*one["trivial_rates"].values()][place]["off"] for one in rates)
         listed = ", ".join(f"{value:.2f} for the {name}" for name, value in errors.items())
         text += f" The median error of the best rate was a factor of {listed}."
     return text

@@ -52,7 +52,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Judge:
-    """Criterion of learning: the score beats the trivial baseline, if the task has a baseline."""
+    """Decides whether a run learned.
+
+    A run learned if its score beats the task's trivial baseline by `MARGIN`. If the task has no
+    baseline, every score counts as learning.
+    """
 
     metric: str
     higher_is_better: bool
@@ -60,7 +64,7 @@ class Judge:
 
     @classmethod
     def of(cls, task: Task, limit: int | None) -> Judge:
-        """Return the criterion for a task; measure its baseline on `limit` batches (None: all)."""
+        """Return the `Judge` of a task, with a baseline measured on `limit` batches (None: all)."""
         metric = task.primary_metric
         return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
 

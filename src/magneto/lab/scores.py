@@ -209,7 +209,7 @@ def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float]
 
 
 def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str, RunScore]:
-    """Return the scores in a file of a run, by column.
+    """Return the scores in a file of a run. The keys are columns of `magneto table`.
 
     If `magneto evaluate --keep NAME` wrote the file, the column is NAME. A result of the VQA
     leaderboard looks like [{"test-dev": {"overall": 71.2, ...}}]. It has a column for each split,

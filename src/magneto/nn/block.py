@@ -36,8 +36,9 @@ class Residual(nn.Module):
     Each of `before`, `branch` and `after` is a norm or the identity. A fourth norm, `inside`, may
     precede the last linear layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN,
     self-attention and the feed-forward network have the norms `before` and `inside`. Their residual
-    connection is x <- x + f(LN(x)), where f contains the second norm, `inside`. After `branch`,
-    dropout, LayerScale and stochastic depth are applied. Subclasses define f.
+    connection is x <- x + f(LN(x)), where f contains the second norm, `inside`. The output
+    of `branch` passes through dropout, LayerScale and stochastic depth, in this order, before it is
+    added to alpha * x. Subclasses define f.
     """
 
     def __init__(

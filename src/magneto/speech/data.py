@@ -461,7 +461,7 @@ def is_ljspeech(folder: Path) -> bool:
 def ljspeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
     """Yield the utterances of LJSpeech's metadata.csv.
 
-    A line "ID|text|normalised text" transcribes wavs/ID.wav. The last text is used.
+    A line "ID|text|normalised text" describes wavs/ID.wav. The transcript is the last column.
     """
     for line in read_lines(path, counts):
         id, *texts = line.strip().split("|")

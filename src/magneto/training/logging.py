@@ -95,7 +95,11 @@ def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one row: the mean of each value over all predictions, and the last gradient norm."""
+    """Return one row of metrics for several steps.
+
+    The gradient norm is that of the last step. Each other metric is the mean over all predictions
+    of the steps, so that a step with more predictions counts more.
+    """
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}

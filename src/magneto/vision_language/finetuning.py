@@ -85,8 +85,8 @@ def load_pretrained(
 ) -> tuple[dict[str, StoredTensor | Tensor], str]:
     """Return the encoder weights of the pre-trained run, and a summary of what was loaded.
 
-    The names and shapes match `model.state_dict()`. The encoder of `model` must be `model.encoder`.
-    `model` may be on the "meta" device. Only the position tables are loaded into memory.
+    The names and shapes match `model.state_dict()`. `model` must have its encoder in the attribute
+    `encoder`. `model` may be on the "meta" device. Only the position tables are loaded into memory.
 
     Raises:
         ValueError: If the run has no encoder, or if the shapes of the run's encoder differ from the

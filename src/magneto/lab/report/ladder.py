@@ -210,7 +210,7 @@ def held_out_section(found: Found) -> Section:
             "yes" if entry["holds"] else "no", *(trivial or ["–", "–"]),
         ])  # fmt: skip
     head = ["size", "forecast", "measured", "in the interval", "rate of the next smaller size",
-            "rate of the next smaller size scaled by 1/size"]  # fmt: skip
+            "rate extrapolated as 1/size from the next smaller size"]  # fmt: skip
     return Section("held-out", "Accuracy of the forecasts", head, rows, found["held_out_text"])
 
 
