@@ -1,6 +1,6 @@
 """Hugging Face integration.
 
-`magneto.hf.register()` lets transformers load exported directories. After this call,
+`magneto.hf.register()` lets the library transformers load exported directories. After this call,
 `AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation", model=DIR)` accept an
 exported directory. `import magneto.hf` alone does not register Magneto's classes.
 """

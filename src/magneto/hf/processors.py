@@ -314,7 +314,8 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     ) -> list[Tensor]:
         """Return the class of each pixel, as an int64 tensor (height, width) per image.
 
-        `target_sizes` are the heights and widths, by default the height and width of the logits.
+        `target_sizes` has the output's (height, width) for each image. The default is the height
+        and width of the logits.
         """
         sizes = target_sizes or [outputs.logits.shape[2:]] * len(outputs.logits)
         return [

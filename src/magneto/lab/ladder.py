@@ -309,10 +309,11 @@ def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None
 
 
 def update_to_bound(recipe: Recipe) -> list[float]:
-    """For each seed, return the measured change of a label's logit divided by the theory's bound.
+    """Return the change of a label's logit by one SGD step, divided by the theory's bound.
 
-    The change is measured with random inputs on a stack with the recipe's width and depth. The
-    result is [] if no bound is derived for the placement.
+    The result has one value for each seed in `UPDATE_SEEDS`. The change is measured with random
+    inputs on a stack with the recipe's width and depth. The result is [] if no bound is derived for
+    the placement.
     """
     task = recipe.build_task()
     task.prepare()  # sizes of the model may depend on the data
@@ -405,10 +406,10 @@ def next_stable(
     """Return the next runs of the search for the largest stable rate.
 
     `below` is the largest stable rate of the previous, smaller size. If `below` exceeds `best`, the
-    search begins at `below` and at the next larger rate. Otherwise, the search begins above `best`.
-    The search ends when the next rate of `RATES` above the largest stable rate has failed, or if
-    `RATES` has no larger rate. `tested` contains the tested rates, ascending, and `failed` the
-    rates at which a run failed.
+    search begins with two rates: `below`, and the next larger rate of `RATES`. Otherwise, the
+    search begins above `best`. The search ends when the next rate of `RATES` above the largest
+    stable rate has failed, or if `RATES` has no larger rate. `tested` contains the tested rates,
+    ascending, and `failed` the rates at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]

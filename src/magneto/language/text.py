@@ -76,9 +76,10 @@ class PreparedText:
 
 
 def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
-    """Return the training documents, and the validation documents if they are separate.
+    """Return the training documents and the validation documents.
 
-    If `validation_source` is `source`, as in `magneto evaluate --data`, both results are the
+    If there is neither a validation split nor a validation source, the second result is None. If
+    `validation_source` is `source`, as in `magneto evaluate --data`, both results are the
     validation documents.
     """
     splits = open_documents(config.source, config.text_field, config.document)
