@@ -1,7 +1,7 @@
 """Weights in a run's directory: search, checks and reading.
 
-A directory has one safetensors file for each kind of tensors ("model", "optimizer", "ema"). A
-sharded run has one file for each rank, and an index. The number of processes may change between
+A directory has one safetensors file for each kind of tensors ("model", "optimizer", "ema"). In
+a sharded run, each kind has several files and an index. The number of processes may change between
 writing and reading.
 """
 

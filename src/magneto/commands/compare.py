@@ -54,7 +54,7 @@ def parser() -> Parser:
     add("--more-seeds", type=whole_numbers, default=[], metavar="N,M", help=what)
     what = "another recipe field to vary; may be repeated"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
-    what = "number of parallel runs (default: one per GPU, or one per core without GPUs)"
+    what = "number of parallel runs (default: one per GPU; without GPUs, one per core)"
     add("--jobs", type=at_least_one, help=what)
     what = "submit the runs as jobs, to SLURM or to this machine (needs submitit)"
     add("--cluster", choices=("slurm", "local"), help=what)

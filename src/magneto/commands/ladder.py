@@ -63,7 +63,7 @@ def parser() -> Parser:
     add("--widths", type=sizes, metavar="N,M", help=what)
     what = "numbers of layers of the trained models, instead of --widths"
     add("--depths", type=sizes, metavar="N,M", help=what)
-    what = "width of the model to forecast, or its number of layers if --depths is given"
+    what = "width of the larger model, or its number of layers if --depths is given"
     add("--target", type=int, required=True, help=what)
     what = f"norm placements, or all (default: {PLACEMENTS})"
     add("--placements", type=names, metavar="A,B", help=what)
@@ -81,7 +81,7 @@ def parser() -> Parser:
         "stop a run after half of its steps if two larger or two smaller rates are clearly better"
     )
     add("--race", action="store_true", help=what)
-    what = "number of parallel runs (default: one per GPU, or one per core without GPUs)"
+    what = "number of parallel runs (default: one per GPU; without GPUs, one per core)"
     add("--jobs", type=at_least_one, help=what)
     add("--out", type=Path, help="folder of the ladder (default: runs/ladder-RECIPE)")
     return made.with_data().with_json()

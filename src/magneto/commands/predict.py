@@ -56,9 +56,9 @@ def parser() -> Parser:
     made = Parser(
         "predict",
         "Predict labels with a trained model.\n\n"
-        "Images: print labels with probabilities. A segmentation run prints the share of each "
-        "class, and writes each image with its segmentation and a legend. For a question or "
-        "statement about images, give the images first, then the text in quotes.\n\n"
+        "Images: print labels with probabilities. A segmentation run prints the shares of the "
+        "most frequent classes, and writes each image with its segmentation and a legend. For a "
+        "question or statement about images, give the images first, then the text in quotes.\n\n"
         "Texts: print a label for each text. Give a text in quotes, lines (a .txt file or standard "
         "input), or a table with one text per row (.csv, .tsv, .jsonl, .json). A tab separates the "
         "two texts of a pair.\n\n"

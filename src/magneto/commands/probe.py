@@ -68,8 +68,8 @@ def parser() -> Parser:
     what = ("only measure how much training changes each layer's output, for these widths "
             "(coordinate check of muP)")  # fmt: skip
     add("--coordinates", type=sizes, metavar="N,M", help=what)
-    what = ("number of seeds for measuring how the first update grows with depth (default: 3, or "
-            "5 if --depths is given)")  # fmt: skip
+    what = ("number of seeds for measuring how much one step changes the output at several depths "
+            "(default: 3, or 5 if --depths is given)")  # fmt: skip
     add("--seeds", type=read_as(NonNegativeInt), metavar="N", help=what)
     what = "folder for probe.json, and for the figure of --coordinates (default: none)"
     add("--out", type=Path, help=what)

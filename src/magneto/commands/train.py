@@ -41,8 +41,8 @@ def parser() -> Parser:
     what = "same as --training.distributed (under torchrun)"
     add("--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help=what)
     what = ("write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
-            "omitted; with 100, training needs less than 1 %% more FLOPs in matrix "
-            "products)")  # fmt: skip
+            "omitted; measuring every 100 steps adds less than 1 %% to the FLOPs of training's "
+            "matrix products)")  # fmt: skip
     add("--probe-every", type=int, nargs="?", const=100, metavar="STEPS", help=what)
     what = "train a few steps, and print parameters, memory and time; write no run"
     add("--dry-run", action="store_true", help=what)

@@ -40,7 +40,8 @@ def joint_differences(
 
     Holm's method (1979) limits the probability of any false positive among all pairs to 1 -
     `level`. Holm's method widens the confidence intervals. A difference is significant if the
-    interval does not contain 0. For paired values, use `half_width` of the differences.
+    interval does not contain 0. For paired values, pass their differences to the
+    function `half_width`.
 
     Args:
         pairs: Pairs of groups of independent measurements. A group may be in several pairs.

@@ -30,7 +30,7 @@ covers the true value with probability `LEVEL`.
 "error" is the standard error of the value's natural logarithm."""
 
 Law = dict[str, float]
-"""A law and its forecast. By the law, log(value) or the value itself is linear in log(size).
+"""A law and its forecast. The law is that log(value), or the value itself, is linear in log(size).
 
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its

@@ -272,7 +272,10 @@ def _loss(run: ShortRun) -> Finding:
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
-    """Return how much a first step at `rate` changes the output, interpolated between trials."""
+    """Return how much a first step at `rate` changes the output.
+
+    The change is interpolated between tested rates.
+    """
     points = [(t.learning_rate, t.moved) for t in tries if t.learning_rate > 0]
     return _between(points, rate)
 

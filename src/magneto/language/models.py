@@ -50,7 +50,7 @@ class LanguageModel(nn.Module):
     ) -> Any:
         """Return logits, or the loss if targets are given.
 
-        The loss computes `loss_chunk` rows of logits at a time.
+        The loss computes the logits of `loss_chunk` tokens at a time.
 
         Args:
             tokens: Tokens of shape (batch, length).
@@ -147,7 +147,7 @@ class MaskedLanguageModel(nn.Module):
     ) -> Any:
         """Return logits, or the loss if targets are given.
 
-        The loss computes `loss_chunk` rows of logits at a time.
+        The loss computes the logits of `loss_chunk` tokens at a time.
 
         Args:
             tokens: Masked input tokens, (batch, length).

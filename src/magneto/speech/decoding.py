@@ -299,8 +299,8 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge each pair of equal hypotheses into the first of the two.
 
-        At most two hypotheses of an utterance have the same labels. One of the two emitted a label
-        at the current frame, the other a blank.
+        Equal hypotheses have the same labels: one emitted a label at the current frame, the other a
+        blank. No three hypotheses of an utterance are equal.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place

@@ -440,8 +440,8 @@ class SegmenterConfig(FineTunedImageConfig):
     images' shorter sides, at most 64, rounded to a multiple of the patch size."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
     """Number of classes. Null takes the number of class names in the data. If the data have no
-    class names, null takes the largest class number in the masks, plus 1. To find the number,
-    Magneto reads at most 2,000 masks of each split."""
+    class names, null takes the largest class number in the masks (at most 2,000 masks of each
+    split are read), plus 1."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read. The last of the four layers must
     be the top layer of the encoder. With 12 layers, BEiT uses 3, 5, 7 and 11. With 24 layers, BEiT
@@ -499,8 +499,9 @@ class SegmentationDataConfig(ImageSourceConfig):
     source may also be a table of paths, `hf:NAME[:CONFIG]`, or a folder. A folder of images and
     masks has images/ and annotations/, or train/ and trainannot/."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers. With `reduce_zero_label`, the numbers
-    are the reduced ones. Null uses the class names of the source, or else the class numbers."""
+    """Names of the classes in the order of their numbers. With `reduce_zero_label`, the
+    first name belongs to number 1 in the mask files. Null uses the class names of the source, or
+    else the class numbers."""
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one, as for ADE20k."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
