@@ -33,7 +33,7 @@ OTHER_SPLITS = "rows of unknown splits left out"
 
 
 def join_words(words: Sequence[Any], most: int = LISTED) -> str:
-    """Join words or numbers with commas. With `most` = 2, the line is "a, b and 3 more"."""
+    """Join words or numbers with commas. With `most` = 2, five words give "a, b and 3 more"."""
     line = ", ".join(str(word) for word in words[:most])
     return f"{line} and {len(words) - most} more" if len(words) > most else line
 

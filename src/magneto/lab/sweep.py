@@ -194,7 +194,7 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Stop a run whose learning rate cannot be the best (see `is_behind`), if the run has learned.
+    """Stop a run whose rate is probably not the best (see `is_behind`), if the run has learned.
 
     A run that has not learned yet must continue, because its rate would otherwise count as failed.
     An evaluation shows whether the run has learned.
@@ -345,9 +345,10 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) -> list[Any]:
-    """Start `jobs` workers through submitit, and return the jobs. `result()` waits for a job.
+    """Start `jobs` workers through submitit, and return one submitit job per worker.
 
-    All machines of the cluster must share the folder.
+    A job's `result()` waits until the worker has ended. All machines of the cluster must share the
+    folder.
     """
     executor = cluster_executor(folder, cluster, options)
     return [executor.submit(work, folder.resolve()) for _ in range(jobs)]

@@ -207,7 +207,7 @@ class QuestionAnswering(PairTask):
     def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
         """Return the id and the predicted answer of each question in an evaluation.
 
-        The answer about an unreadable image is "".
+        If an image is unreadable, the answer is "".
         """
         ids = self.splits.validation.values("id")
         pairs = sorted(zip(*self._given(predictions), strict=True), key=lambda pair: pair[0])
@@ -305,8 +305,8 @@ def load_questions(
     if not alone and (not len(taught) or len(answers) < 2):
         raise ValueError(f"{config.source}: the answer list has {len(answers)} answers. "
                          f"{len(taught)} of {len(train)} training questions have an answer in the "
-                         "list. Give questions with at least two different answers, or set "
-                         "data.least_answer_count or data.answers.")  # fmt: skip
+                         "list. At least two answers and one such question are needed: add "
+                         "questions, or set data.least_answer_count or data.answers.")  # fmt: skip
     counts[UNKNOWN_TRAINING] += len(train) - len(taught)
     can = np.fromiter(answerable(held.values("answers"), answers, config.normalise_answers), bool)
     counts[UNKNOWN_VALIDATION] += 0 if alone else int((~can).sum())
@@ -461,7 +461,7 @@ def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
     answers = tuple(one["answer"] for one in row["answers"])
     majority, kind = row["multiple_choice_answer"], row["answer_type"]
     if not answers or not all(isinstance(word, str) for word in (*answers, majority, kind)):
-        raise BadRecord("no answers to a question")
+        raise BadRecord("no answers, or a value that is not text")
     # Interned, since answers repeat.
     return number, (tuple(map(intern, answers)), intern(majority), intern(kind))
 
