@@ -38,7 +38,7 @@ COMMANDS = {
     "transcribe": ("magneto.commands.transcribe", "transcribe recordings"),
     "predict": ("magneto.commands.predict", "label images, texts or rows of a table"),
     "search": ("magneto.commands.search", "search images by text, or texts by image"),
-    "bound": ("magneto.commands.bound", "compute the theory's bound on the first model update"),
+    "bound": ("magneto.commands.bound", "compute a theoretical bound on the first model update"),
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on your own text"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
     "export": (

@@ -137,9 +137,10 @@ def read_source(
 
 
 def layout_files(source: str, names: str) -> list[Path]:
-    """Return the JSON files that match a pattern such as `COCO`, except files that contain a list.
+    """Return a source's JSON files that match the glob pattern `names`.
 
-    The source is one such file, or a folder with such files.
+    Files whose JSON value is a list are left out. The source is a file, or a folder that is
+    searched two levels deep.
     """
     if parse_source(source).kind != "path":
         return []
@@ -307,9 +308,10 @@ def has_files(folder: Path, kind: str) -> bool:
 
 
 def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
-    """Return the table of the media below a folder, with the subfolder's name as label.
+    """Return the table of the media below a folder.
 
-    Classes are numbered in alphabetical order, as in torchvision's `ImageFolder`.
+    A file's label is the name of the file's outermost subfolder. Classes are numbered in
+    alphabetical order, as in torchvision's `ImageFolder`.
     """
     names = list(media_names(folder, kind, counts))
     if not names:

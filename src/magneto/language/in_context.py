@@ -38,7 +38,7 @@ COLUMNS = "{:<12}{:>6}{:>10}{:>9}{:>9}{:>8}{:>7}{:>7}{:>11}"
 class OptionTokens:
     """Tokens of each option of a question; the last `scored` tokens of an option are scored.
 
-    Scores are not comparable if an option lost its whole context.
+    The options are not comparable if truncation removed the whole context of an option.
     """
 
     sequences: tuple[list[int], ...]
@@ -69,7 +69,7 @@ class Accuracy:
     Attributes:
         mean: Share of correct answers over all seeds.
         by_seed: Accuracy for each seed.
-        seed_error: Standard error over seeds, for the same questions; None for a single seed.
+        seed_error: Standard error over seeds, with fixed questions; None for a single seed.
         item_error: Standard error over questions, after averaging over seeds; None for a single
             question.
     """

@@ -8,7 +8,7 @@ alone.
 Module-by-module initialisation works if `reset_parameters` alone fills a module's tensors, as in
 torch and Magneto. Module-by-module initialisation fails for modules that set values in a child,
 load weights, or have parameters without `reset_parameters`. If a model has such a module, every
-process builds the whole model, and then keeps its own rows.
+process builds the whole model, and then keeps only its own rows of each tensor.
 """
 
 from __future__ import annotations
@@ -272,8 +272,8 @@ class CountedOperations(TorchDispatchMode):
 def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
     """Count the floating-point operations of one forward and backward pass.
 
-    Fake tensors have shapes without values, so nothing is computed or allocated. With activation
-    checkpointing, the recomputed operations are counted too.
+    The pass runs on torch's fake tensors, which have shapes without values, so nothing is computed
+    or allocated. With activation checkpointing, the recomputed operations are counted too.
 
     Args:
         task: Task whose `prepare` has been called. A frozen model (`Task.companion`) must be on the
