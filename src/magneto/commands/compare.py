@@ -250,8 +250,8 @@ def table(comparison: dict[str, Any]) -> str:
     found = list(groups.values())
     notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
     if any(group.mean is not None and group.failed + group.missing for group in found):
-        notes.append("For example, (4/5) means that 4 of 5 seeds learned. The score is the mean of "
-                     "the seeds that learned.")  # fmt: skip
+        notes.append("For example, (4/5) means that 4 of 5 seeds learned. The score is the mean "
+                     "over the seeds that learned.")  # fmt: skip
     sentences = [*comparison["answer"], *reason_sentences(comparison)]
     lines = [aligned(rows), *filter(None, notes), "", *sentences]
     return "\n".join(lines)

@@ -185,7 +185,7 @@ def find_source(source: str) -> Source:
 
 
 def builtin_mistakes(given: str | None, names: Sequence[str], what: str) -> Iterator[str]:
-    """Yield a message if a source's name is invalid or names an unknown built-in source."""
+    """Yield a message if a source is invalid or is an unknown built-in source."""
     try:
         found = parse_source(given or "")
         if found.kind == "builtin":

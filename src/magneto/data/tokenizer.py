@@ -218,7 +218,9 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
         return _load_directory(path)
     if not path.is_file():
         known = "bpe (trained on first use), bytes, a tokenizer.json, or a SentencePiece .model"
-        raise FileNotFoundError(f"no tokenizer {name}{nearest_path(path)} (it can be {known})")
+        raise FileNotFoundError(
+            f"no tokenizer {name}{nearest_path(path)} (a tokenizer can be {known})"
+        )
     if path.suffix == ".model":
         return SentencePieceTokenizer(path)
     return FastTokenizer(path)

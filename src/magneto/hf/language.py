@@ -3,8 +3,9 @@
 Arguments are named as in the library transformers. `input_ids` have shape (batch, length).
 `attention_mask` is 1 for tokens and 0 for padding. Padding is on the left or on the right. Labels
 of -100 are ignored. The loss is summed over labels and divided by `num_items_in_batch`, by default
-the number of labels. `others` may contain `output_hidden_states`, arguments that a method's
-docstring names, and arguments that do not change the result. All other arguments raise ValueError.
+the number of labels. `others` accepts `output_hidden_states`, arguments named in a method's
+docstring, and arguments of transformers that do not change the result. Any other argument raises
+ValueError.
 """
 
 from __future__ import annotations
@@ -457,8 +458,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     ) -> Seq2SeqLMOutput:
         """Return logits, and the loss if there are labels.
 
-        `input_ids` and `attention_mask` belong to the source. `encoder_outputs` are outputs of the
-        encoder that `get_encoder()` returns, and replace `input_ids`. `decoder_input_ids` of shape
+        `input_ids` and `attention_mask` belong to the source. `encoder_outputs`, computed by the
+        encoder of `get_encoder()`, replace `input_ids`. `decoder_input_ids` of shape
         (batch, target length) are by default the shifted labels. `decoder_attention_mask` has shape
         (batch, cached + target length). `cache` is an `EncoderDecoderCache` of transformers. Pass
         `labels` of shape (batch, target length) unshifted.

@@ -39,7 +39,7 @@ SMALLEST = 1e-9
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity whose growth with size can announce a failure."""
+    """A measured quantity whose trend with size can predict a failure."""
 
     name: str
     title: str
@@ -490,7 +490,10 @@ def limitations(
     for edge, where in edges.items():
         reason = ("is the largest at which every seed learned" if edge == "stability"
                   else f"is the {edge} tested rate")  # fmt: skip
-        lines.append(f"No parabola was fitted for {', '.join(where)}: the best rate {reason}.")
+        lines.append(
+            f"No parabola was fitted to the losses of {', '.join(where)}, because the "
+            f"best rate {reason}."
+        )
     for row in rungs[-1]["rows"]:
         failed = [str(rung["size"]) for rung in rungs if not learned(rung, row)]
         if failed:
@@ -531,10 +534,10 @@ def limitations(
 
 def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
     if not entries:
-        return "No value was forecast before models of its size were trained."
+        return "No size was forecast before its models were trained."
     holds = sum(entry["holds"] for entry in entries)
-    text = (f"{len(entries)} values were forecast before models of their size were trained. For "
-            f"{holds} of them, the measured value lay in the forecast's 80 % "
+    text = (f"{len(entries)} values were forecast before the models that they describe were "
+            f"trained. For {holds} of them, the measured value lay in the forecast's 80 % "
             "interval.")  # fmt: skip
     rates = [entry for entry in entries if entry.get("trivial_rates")]
     if rates:

@@ -145,9 +145,9 @@ class TextTask(Task):
         return LazyBatches(plans, make)
 
     def attention_mask(self, tokens: Tensor) -> Tensor | None:
-        """Return an attention mask (batch, length, length); None for full attention.
+        """Return a mask (batch, length, length) that is True between tokens of the same document.
 
-        The mask is True between tokens of the same document.
+        Return None if `mask_documents` is false.
         """
         if not self.data_config.mask_documents:
             return None
