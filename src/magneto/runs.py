@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A loaded run, with the model in evaluation mode on its device."""
+    """A loaded run, with the model in evaluation mode on the recipe's device."""
 
     recipe: Recipe
     task: Task
@@ -105,7 +105,7 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
 
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
-    """Return a run's recipe, with the tokenizer and the classes that the run saved."""
+    """Return a run's recipe, with the fields that the data determined, such as the tokenizer."""
     open_run(run, overrides)  # reports mistakes before torch is imported
     from magneto.training.task import resolved_fields
 

@@ -47,7 +47,7 @@ class MediaColumn(ABC):
 
     @abstractmethod
     def key(self, number: int) -> str:
-        """Return the name of a medium. The name stays the same if the source is moved."""
+        """Return a medium's key, which stays the same if the source is moved."""
 
     def name(self, number: int) -> str:
         """Return where the medium is, as text for error messages."""

@@ -217,7 +217,7 @@ def target_log_probabilities(
 
 
 def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
-    """Return the frequency of each number 0 ... size - 1, (size,)."""
+    """Return how often each number from 0 to size - 1 occurs, (size,)."""
     counts = np.zeros(size, np.int64)
     for start in range(0, len(numbers), PIECE):
         counts += np.bincount(numbers[start : start + PIECE], minlength=size)

@@ -59,7 +59,7 @@ FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
 @dataclass(frozen=True)
 class Update:
-    """The change of the output by one step with learning rate `STEP`, divided by `STEP`.
+    """Measured effect of one optimizer step with learning rate `STEP`, divided by `STEP`.
 
     Attributes:
         placement: Name of the placement, or of the row in a comparison.
@@ -139,7 +139,7 @@ Values = dict[tuple[Reading, Optimizer], float]
 
 
 def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
-    """Take a step that increases a label's logit; return the logit's mean change over samples."""
+    """Return the mean change of a label's logit by a step on each sample, scaled as in `Update`."""
     changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
     for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
         before = model(sample)[0, -1] @ label

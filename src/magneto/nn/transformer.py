@@ -144,7 +144,10 @@ class LayerStack(ProbedStack):
         cache: Any,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, list[Mask], Tensor | None]:
-        """Return the first layer's input, a mask per layer, and the tensor of positions."""
+        """Return the first layer's input, a mask per layer, and a position tensor.
+
+        All layers get the same position tensor, such as a bias of attention scores, or None.
+        """
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
         masks = {

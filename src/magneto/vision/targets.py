@@ -185,7 +185,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def end_step(self, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Move each code towards the mean of its features, and revive rarely used codes.
+        """Move each code's vector towards the mean of its features, and revive rarely used codes.
 
         `add_up` adds the tensors of all ranks.
         """
