@@ -194,7 +194,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
 
 
 def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return the number of frames without padding, of shape (batch,)."""
+    """Return how many frames of each recording are not padding, shape (batch,)."""
     mask = as_mask(attention_mask, tuple(features.shape[:2]))
     if mask is None:
         return torch.full((len(features),), features.shape[1], device=features.device)
@@ -362,7 +362,7 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
 class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
     """`QuestionAnswerer` for transformers.
 
-    The answers are in `config.id2label`.
+    `config.id2label` contains the possible answers.
     """
 
     config_class = MagnetoQuestionAnsweringConfig

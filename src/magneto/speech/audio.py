@@ -1,8 +1,8 @@
 """Decoding of recordings to mono samples at a given sample rate.
 
-All formats of libsndfile are supported. A damaged recording raises no error. The result has the
-readable samples and a message. Training skips a damaged recording, and evaluation uses the readable
-samples.
+All formats of libsndfile are supported. For a damaged recording, `read_sound` raises no error, and
+returns the readable samples and a message. Training skips a damaged recording, and evaluation uses
+the readable samples.
 """
 
 from __future__ import annotations
@@ -205,9 +205,10 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
 
 
 def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
-    """Yield a `soundfile.SoundFile` in blocks (samples, channels) of at most `size` samples.
+    """Yield the samples of a `soundfile.SoundFile` in blocks (samples, channels).
 
-    `first` is the index of the first sample. At most `left` samples are yielded in total.
+    `first` is the index of the first sample. A block has at most `size` samples. At most `left`
+    samples are yielded in total.
 
     Raises:
         AudioError: If the file is damaged. All samples before the damaged part are yielded first.

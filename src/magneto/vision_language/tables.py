@@ -97,7 +97,7 @@ def load_rows(
     """Return training and validation rows. Training rows with a missing image are left out.
 
     Missing images are counted, and `problems` records their names. `wanted` is the split to
-    validate on. If the split "validation" is missing, `magneto.data.table.divide` chooses
+    validate on. If `wanted` is "validation", `magneto.data.table.divide` chooses the training and
     validation rows. `names` are the columns of images. Rows with the same value in the column `key`
     stay in one split.
 
@@ -367,7 +367,7 @@ def coco_tables(files: Mapping[str, Path], root: Path, counts: Counts) -> dict[s
 
     A file contains an object with the lists "images" (with "id" and "file_name") and "annotations"
     (with "image_id" and "caption"). Images may be in any subfolder of `root`. If `root` has a
-    folder with the name of the split, such as train2017, the images are in this folder.
+    folder with the name of the split, such as train2017, only this folder is searched for images.
     """
 
     def name(record: Any) -> tuple[Any, str]:
