@@ -107,7 +107,7 @@ def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] =
         kind: Class of the configuration.
         values: Values by field. Missing fields get the default.
         where: Dotted path of the section, for messages.
-        known: Dotted names for suggestions, by default the class's fields.
+        known: Dotted names to suggest for an unknown key, by default those of the class's fields.
 
     Raises:
         ConfigError: If a key is unknown, a field without a default is missing, or a value is
@@ -408,6 +408,6 @@ def as_yaml(value: Any) -> str:
 
 
 def type_words(field: FieldDescription, choice: str = "{}") -> str:
-    """Describe a field's type. `choice` is the format of each choice."""
+    """Describe a field's type. `choice` is a format string for each allowed value."""
     choices = ", ".join(map(choice.format, field.choices))
     return re.sub(r"(one|some) of", rf"\1 of {choices}", field.kind)

@@ -124,7 +124,10 @@ class CrossAttention(Attention):
 
 
 def build_head_norms(config: TransformerConfig) -> tuple[Part, Part, Part]:
-    """Build the norms of queries, keys and values. Each norm maps heads (..., heads, D)."""
+    """Build the norms of queries, keys and values.
+
+    The input and the output of each norm have the shape (..., heads, D).
+    """
     row, each = config.row, config.head_width
 
     def build(kind: str, width: int) -> Part:
@@ -232,8 +235,8 @@ class Mask:
         seeing: Mask of queries with allowed keys, boolean (batch or 1, 1, query length, 1). Queries
             without allowed keys get the output 0. None means that every query has an allowed key.
         causal: True if the mask is the causal order alone: each position may attend to itself and
-            to all earlier positions. Then `allowed` is None. A causal order combined with padding,
-            a window or a cache is part of `allowed`.
+            to all earlier positions. Then `allowed` is None. If the causal order is combined with
+            padding, a window or a cache, `causal` is False and `allowed` is the combined mask.
     """
 
     allowed: Tensor | None = None

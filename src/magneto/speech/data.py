@@ -10,8 +10,8 @@ from record files, tar shards, Parquet files and the hub. A source may also be a
 layout of LibriSpeech, Kaldi, LJSpeech or Common Voice, or a folder with a .txt file for each
 recording.
 
-Training leaves out broken recordings and counts them. Validation transcribes the readable samples
-of a broken recording. If no samples are readable, the hypothesis is empty.
+Training leaves out broken recordings and counts them. Validation transcribes the readable part of a
+broken recording. If no part is readable, the hypothesis is empty.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def begin_run(
 
     Raises:
         ValueError: If `resume` is False, but the directory has checkpoints.
-        ValueError: If the model or the data differ from those of the run.
+        ValueError: If the task, model, data or seed differ from those of the run.
         ValueError: If the run has weights, but no intact checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
@@ -341,8 +341,8 @@ def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a restart would lose weights of a run that has no checkpoint.
 
     If the run has only the folder `best`, the result is True only if the run went past the step by
-    which its first checkpoint should be complete. A run that ended earlier soon writes `best` again
-    after a restart.
+    which its first checkpoint should be complete. If the run did not go past this step, a restart
+    soon writes `best` again.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"]:
