@@ -145,10 +145,11 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
     """Return a plan that shuffles the examples in each epoch.
 
-    The plan returns an array with a row (draw, number) for each example. Each example comes
-    `repeats` times ("repeated augmentation", arXiv 1901.09335), usually in the same global batch.
-    An epoch has `count` rows, copies included. With two copies, an epoch therefore reads only half
-    of the data set. In an epoch, copy number i of an example has the draw epoch * repeats + i.
+    The plan returns an array with a row (draw, number) for each example. An epoch has
+    `repeats` copies of each example that it reads ("repeated augmentation", arXiv 1901.09335),
+    usually in the same global batch. An epoch has `count` rows, copies included. With two copies,
+    an epoch therefore reads only half of the data set. In an epoch, copy number i of an example has
+    the draw `epoch * repeats + i`.
     """
 
     def order(epoch: int) -> np.ndarray:
@@ -170,7 +171,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
 
     The plan returns an array with a row (epoch, number) for each example. Every example comes once
     per epoch. The shuffled examples are divided into pools of `POOL` batches. Each pool is sorted
-    by length and divided into batches. Finally, all batches of the epoch are shuffled.
+    by length and divided into batches. Finally, all full batches of the epoch are shuffled.
     """
     count = len(lengths)
 
@@ -292,8 +293,8 @@ def group_stream(
 ) -> BatchStream:
     """Return a stream of batches. A batch is a list of groups, and a group is an array of examples.
 
-    `block` returns the groups of the block with a given number. `make` makes the tensors of one
-    group. `batch_size` counts groups.
+    `block(number)` returns the groups of a block. `make` makes the tensors of one group.
+    `batch_size` counts groups.
     """
 
     def make_groups(piece: Sequence[np.ndarray]) -> list[Any]:

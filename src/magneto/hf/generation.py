@@ -1,10 +1,9 @@
-"""Text generation and beam search by transformers' `generate`.
+"""Text generation and beam search with the method `generate` of Hugging Face's transformers.
 
 Beam search for translation follows these rules of fairseq. A hypothesis at the length limit gets
 the end token, and the score includes the log-probability of the end token. For each sentence, the
 search ends when the number of finished hypotheses equals the number of beams. A translation is not
-empty and has no padding token. The last translations of an n-best list can differ from fairseq's
-n-best list.
+empty and has no padding token. The last translations of an n-best list can differ from fairseq's.
 """
 
 from __future__ import annotations
@@ -142,7 +141,10 @@ class EndAtLimit(LogitsProcessor):
         self.end, self.longest = end, longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Process `scores` (rows, vocabulary) after `input_ids` (rows, 1 + generated tokens)."""
+        """Return the scores of the next token, (rows, vocabulary).
+
+        `input_ids` are (rows, 1 + generated tokens).
+        """
         if input_ids.shape[1] <= self.longest:
             return scores
         only = torch.full_like(scores, float("-inf"))

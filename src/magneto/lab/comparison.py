@@ -139,9 +139,9 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the updates and activations of each row of a comparison.
 
-    The recipe of a row's first run stands for the row. Measurements that are already in the folder
-    are read and not repeated. In the rows `failed`, no run learned. For each of these rows, a probe
-    looks for the reason.
+    Each row is measured with the recipe of its first run. Measurements that are already in the
+    folder are read and not repeated. In the rows `failed`, no run learned. For each of these rows,
+    a probe looks for the reason.
 
     Returns:
         A dictionary with these keys. In "updates" and "growth", "placement" is the row's name.
@@ -150,7 +150,7 @@ def measure(
         - "depths": measured depths in layers.
         - "updates": see `update.Update`.
         - "growth": see `update.Growth`.
-        - "bounds": bounds at each depth, for each row and each form of the bound.
+        - "bounds": bounds on the model update at each depth, for each row and each `bounds.Form`.
         - "activations": RMS of each layer's output at initialisation, for each row.
         - "reasons": the probe's findings, for each failed row.
     """

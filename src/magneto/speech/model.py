@@ -1,7 +1,8 @@
-"""Transformer-Transducer (paper, section 6) with auxiliary losses (Boyer et al. 2021).
+"""Transformer-Transducer (paper, section 6) with auxiliary losses.
 
 Convolutions and an encoder process filterbank features. A predictor processes previous labels. A
-joiner combines encoder and predictor. The auxiliary losses are those of arXiv 2201.05420.
+joiner combines encoder and predictor. The auxiliary losses are those of Boyer et al. (2021, arXiv
+2201.05420).
 """
 
 from __future__ import annotations
