@@ -156,7 +156,7 @@ class Table:
         return (found for _, found in number_each(records, read, counts, where, numbers))
 
     def take(self, indices: np.ndarray) -> Table:
-        """Return a table of the selected rows. `indices` are row numbers or a boolean mask."""
+        """Return a table with the rows `self.rows[indices]`. `indices` may be a boolean mask."""
         return replace(self, rows=self.rows[indices])
 
     def find(self, what: str, given: str | None = None, among: Iterable[str] = ()) -> str | None:

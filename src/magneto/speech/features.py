@@ -357,7 +357,7 @@ class Augmentation:
     def features(self, features: np.ndarray, seed: Sequence[int]) -> np.ndarray:
         """Apply SpecAugment (time warp and masks) to a copy of features (frames, bins).
 
-        Masked values become the utterance's mean.
+        Masked values become the mean over all frames and bins of the utterance.
         """
         config = self.config
         random = np.random.default_rng([*seed, FEATURES])
