@@ -111,7 +111,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file that has one JSON object with the key "step" per line.
+    """Return the rows of a file: JSON objects with the key "step", one per line.
 
     Other lines are skipped, for example the incomplete line of a killed process.
     """

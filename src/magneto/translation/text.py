@@ -72,7 +72,7 @@ NO_LANGUAGES = (
 # Sentences in test sets of IWSLT and WMT, and lines of IWSLT's training files without a sentence.
 SEGMENT, TAG = re.compile(r"<seg\b[^>]*>(.*?)</seg>"), re.compile(r"\s*</?[a-z]+\b[^>]*>")
 TAGS = "lines of XML tags left out"
-MISSING_LANGUAGE = "records without both languages"
+MISSING_LANGUAGE = "records without one or both languages"
 # Lengths that differ by this many characters or bytes always match.
 LENGTH_TOLERANCE = 20
 # Splits of a test set, preferred first.
@@ -192,7 +192,7 @@ def find_files(
         raise ValueError(f"no parallel text in {source}. Give the folder or the stem of aligned "
                          "files (such as a.en and a.de), or a file that ends in "
                          f"{', '.join(RECORDS)}.")  # fmt: skip
-    raise FileNotFoundError(f"no parallel text {source}{nearest_path(path)}")
+    raise FileNotFoundError(f"no parallel text at {source}{nearest_path(path)}")
 
 
 def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str, dict[str, Path]]:
@@ -438,7 +438,7 @@ def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
 class ReferenceTexts:
     """Sentences with a reference translation, for each direction.
 
-    Languages of the data set that the model lacks are left out, and are listed in `unknown`.
+    Languages that the model lacks are left out, and are listed in `unknown`.
     """
 
     split: str

@@ -80,10 +80,9 @@ def join_samples(
 ) -> Samples:
     """Pack the samples of a batch on the CPU.
 
-    The order is: images without a text, image-text pairs, texts without an image. A packed row is
-    as long as the longest sample. `images` is the number of images without a text. `paired`
-    contains the tokens of texts with an image. `alone` contains the tokens of texts without an
-    image. The tokens come from `frame_text`.
+    The order is: images without a text, image-text pairs, texts without an image. `images` is
+    the number of images without a text. `paired` contains the tokens of texts with an image.
+    `alone` contains the tokens of texts without an image. The tokens come from `frame_text`.
     """
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]
@@ -126,11 +125,11 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WholeImage:
-    """Transform without a centre crop, for images that have texts.
+    """Transform for images that have texts. It never takes a centre crop.
 
     If `augmentation.crop` is "centre", the whole image is resized to a square, and then augmented.
-    If it is "random_resized", a random rectangle is resized to a square, and then augmented.
-    Without `augmentation`, the whole image is only resized.
+    If `augmentation.crop` is "random_resized", a random rectangle is resized to a square, and then
+    augmented. Without `augmentation`, the whole image is only resized.
     """
 
     input_format: InputFormat

@@ -139,7 +139,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
         (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),
         (f"{evaluate} --data test --directions en-it", "no test text for en-it. Language pairs"),
-        (f"{evaluate} --data nothing", "no parallel text nothing"),
+        (f"{evaluate} --data nothing", "no parallel text at nothing"),
         (f"{evaluate} --data nothing --write test.en", "test.en is a file; name a folder"),
     ):
         assert message in refused(capsys, *words.split()), words
