@@ -1,4 +1,4 @@
-"""Training of the decoder stack in your own loop, on docstrings of Python's library.
+"""Training of the decoder stack in your own loop, on docstrings of Python's standard library.
 
 `placement` can be any name of `magneto.PLACEMENTS`.
 """

@@ -341,7 +341,11 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
 
 
 def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Convert a library's tensors and arguments to a Magneto model, or raise ValueError."""
+    """Convert tensors and arguments of timm, torchscale or BEiT-3 to a Magneto model.
+
+    Raises:
+        ValueError: If the format or an option is not supported.
+    """
     form = next((form for form in FILE_FORMATS if form.fits(state, args or {})), None)
     if form is None:
         raise ValueError("unknown weights. Give weights of timm, torchscale or BEiT-3. The "
@@ -350,7 +354,7 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
 
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
-    """Convert a Magneto model to a library's tensors and arguments, or raise ValueError."""
+    """Convert a Magneto model to tensors and arguments of format `name`, or raise ValueError."""
     fitting = [form for form in FILE_FORMATS if (form.name, form.model) == (name, type(model))]
     if not fitting:
         raise ValueError(f"cannot convert a {type(model).__name__} to {name}")
@@ -387,7 +391,7 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
-    """Write `model.safetensors` and the arguments file of a library.
+    """Write `model.safetensors`, and the arguments as `config.json` (timm) or `torchscale.json`.
 
     `name` is a format in `WRITTEN`, such as "timm_vit".
     """

@@ -43,7 +43,7 @@ CLASSES, ANSWERS, CODES, CHARACTERS = 2, 3129, 8192, 31
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
-    """Return values for recipe fields, so that model, batch and loss can be built without data.
+    """Choose values of recipe fields so that model, batch and loss can be built without data.
 
     Sizes that depend on the data come from the configuration, or are assumed. A tokenizer that
     training would build is assumed to have its maximum number of tokens. Random codes replace those

@@ -60,7 +60,7 @@ class ParallelDataConfig:
     paired with `pivot_language`."""
     pivot_language: str = "en"
     """Language that is paired with all other languages (English in OPUS-100). If `source` has only
-    two languages, and neither is English, the default "en" means both directions between them."""
+    two languages, and neither is English, both directions between them are trained by default."""
     directions: tuple[str, ...] | None = None
     """Directions to train, such as en-de (from en to de); null trains all directions from and into
     `pivot_language`."""
@@ -80,8 +80,8 @@ class ParallelDataConfig:
     in which a sentence exceeds the maximum."""
     max_ratio: Annotated[float, Interval(ge=1)] = 4.0
     """Maximum ratio of the lengths of a pair's two sentences. A pair is left out if its lengths
-    exceed this ratio both in characters and in bytes. A pair is always kept if the lengths differ
-    by at most 20 characters, or by at most 20 bytes."""
+    exceed this ratio both in characters and in bytes, unless the lengths differ by at most 20
+    characters, or by at most 20 bytes."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
     """Temperature T for sampling directions. The probability of a direction with N sentence pairs
     is proportional to N ** (1 / T). A larger T favours small languages. The default temperature is

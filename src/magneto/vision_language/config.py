@@ -226,7 +226,7 @@ class MaskedDataConfig(CaptionDataConfig):
     corruption: Literal["mask", "bert"] = "mask"
     """Replacement of masked tokens. With "mask", the mask token replaces every masked token. With
     "bert", the replacement is the mask token (80 %), a random token (10 %), or the original token
-    (10 %). The paper does not specify how masked tokens are replaced."""
+    (10 %). BEiT-3's paper does not specify how masked tokens are replaced."""
 
     @rule
     def _tokenizer_is_named(self) -> Iterator[str]:
