@@ -73,9 +73,9 @@ def parser() -> Parser:
     made = Parser(
         "table",
         "Print tables of scores with 95 % intervals, with a row for each placement. In the first "
-        "table, each placement has its best learning rate (and best --grid values). Further "
-        "tables compare placements at the same learning rate (and --grid values), wherever at "
-        "least two placements have scores. "
+        "table, each placement has its best learning rate (and best --grid values). For "
+        "each learning rate (and set of --grid values) at which at least two placements have "
+        "scores, a further table compares the placements. "
         "Columns are validation scores, scores saved by `magneto evaluate RUN --keep NAME`, and "
         "leaderboard results in RUN/scores/. "
         "The option --preset arranges the columns as in a table of the paper: "

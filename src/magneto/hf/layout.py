@@ -415,7 +415,7 @@ class WeightFormat:
         return fill(self.model(config), made, self.absent).eval()
 
     def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        """Convert a Magneto model to the library's tensors and arguments file."""
+        """Convert a model to the library's tensors and the content of its arguments file."""
         config: Any = model.config
         check_placement(config, self.placements, self.name)
         args, own = self.write(config), model.state_dict()

@@ -314,8 +314,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is none.
 
-    If the table has columns of media, other columns are not considered. `given` is the column name
-    that the recipe sets. `mask` is the name of the column of masks.
+    If the table has a `MediaColumn`, columns of other types are not considered. `given` is the
+    column name that the recipe sets. `mask` is the name of the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]

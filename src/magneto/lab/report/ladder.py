@@ -194,7 +194,7 @@ def gap_lines(found: Found) -> Iterator[list[str]]:
 
 
 def held_out_section(found: Found) -> Section:
-    """Return the section that compares the forecasts of trained sizes with the results."""
+    """Return the section that compares the forecasts for trained sizes with the measurements."""
     titles, rows = dict(SHOWN), []
     for entry in found["held_out"]:
         digits = 4 if entry["what"] in ("loss", "gap") else 3
