@@ -104,7 +104,7 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
     Raises:
         ValueError: If a file is damaged, a run appears twice, or the table's preset excludes a
             run's task. The message names the run or the file.
-        ValueError: If the runs of a table row differ in more than the seed.
+        ValueError: If runs at the same grid point of a table row differ in more than the seed.
     """
     found = [run for folder in folders for run in runs_in(folder)]
     sources = [source_of(recipe) for _, recipe, _ in found]

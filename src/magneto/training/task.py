@@ -185,7 +185,8 @@ class Task(ABC):
             model: Model with initial weights on the device. Gradients are disabled.
             batches: Iterator over the training batches from the first step on, without end. Each
                 batch is the list of this rank's micro-batches, on the device.
-            gather: Function that joins the rows of all ranks, and returns the result on every rank.
+            gather: Function that concatenates the rows of a tensor over all ranks, and returns the
+                result on every rank.
         """
         return None
 

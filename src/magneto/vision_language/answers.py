@@ -11,10 +11,10 @@ digits. A missing apostrophe is inserted into a contraction ("dont" becomes "don
 those of the official evaluation code (GT-Vision-Lab/VQA, commit a013f00).
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
-two digits, all punctuation marks are removed. In other answers, all hyphens are removed if one of
-them is beside a space. Otherwise, every hyphen becomes a space. Other punctuation marks are treated
-like hyphens. A full stop is removed unless a digit follows, but only the first 32 full stops are
-removed. The number word "none" becomes "0".
+two digits, all marks in `PUNCTUATION` are removed. In other answers, all hyphens are removed if one
+of them is beside a space. Otherwise, every hyphen becomes a space. The other marks in `PUNCTUATION`
+are treated like hyphens. A full stop is removed unless a digit follows, but only the first 32 full
+stops are removed. The number word "none" becomes "0".
 
 **Answer list.** VQA v2's list has 3129 answers. Each answer in the list is the majority answer to
 at least nine questions of the training and validation splits. Majority answers are normalised
@@ -234,12 +234,13 @@ def gather_targets(
 
 
 def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[str]) -> np.ndarray:
-    """Return the index of a question-only baseline's answer to each question in `asked`, int64.
+    """Answer the questions `asked` with a question-only baseline.
 
-    `texts` are the training questions, and `targets` are the targets of the training questions. The
-    baseline looks for training questions with the same text as the asked question, and chooses the
-    answer with the highest sum of targets over these questions. If no training question has the
-    same text, all training questions are used.
+    The result is the index of each answer in the answer list, int64 (len(asked),). `texts` are the
+    training questions, and `targets` are the targets of the training questions. The baseline looks
+    for training questions with the same text as the asked question, and chooses the answer with the
+    highest sum of targets over these questions. If no training question has the same text, all
+    training questions are used.
     """
     sparse = import_extra("scipy.sparse", "vision", "the question-only baseline needs scipy")
     different = {text: number for number, text in enumerate(dict.fromkeys(texts))}

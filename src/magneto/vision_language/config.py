@@ -333,8 +333,8 @@ class StatementDataConfig(ImageTextDataConfig):
 
     validation_fraction: Share = 0.2
     """Share of statements that are used for validation if a source has no validation split.
-    Statements with a common image are in the same split. In NLVR2, all statements about the same
-    set of images are in the same split."""
+    Statements with a common image are in the same split. NLVR2's images are grouped into sets. All
+    statements about the images of one set are in the same split."""
     vocab_size: Vocabulary = 1000
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images. The two images of a statement are augmented independently.

@@ -82,9 +82,9 @@ class PackedTextEmbedding(nn.Module):
 class VisionLanguageEncoder(nn.Module):
     """Embeddings of images and texts, and a Multiway Transformer that reads both.
 
-    A model that can start from a pre-trained encoder must store this encoder as `encoder`.
-    `config.vocab_size` must be set. `mask_token` replaces masked patches. If `mask_token` is None,
-    patches are never masked.
+    A model that can start from a pre-trained encoder must have its encoder in the attribute
+    `encoder`. `config.vocab_size` must be set. `mask_token` replaces masked patches. If
+    `mask_token` is None, patches are never masked.
     """
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:

@@ -198,7 +198,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
     """Masked data modelling with a `MaskedDataModel`.
 
     The targets of masked patches are codes, which a frozen image tokenizer computes from the
-    unmasked images. Losses are in nats per masked patch or text token.
+    unmasked images. Losses are in nats per masked patch or masked text token.
     """
 
     unit = "tokens"

@@ -215,8 +215,8 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
     """Return the value and name of a score to compare with; None if there is no such score.
 
-    The score is that of the trivial baseline. Without a baseline, the score is the median initial
-    loss if the metric is the loss.
+    The score is that of the trivial baseline. If there is no baseline and the metric is the loss,
+    the score is the median initial loss.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
