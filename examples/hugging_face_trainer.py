@@ -1,4 +1,4 @@
-"""Training, evaluation and generation with Hugging Face's Trainer.
+"""Training and evaluation with Hugging Face's Trainer, and generation.
 
 `MagnetoForCausalLM` is a `PreTrainedModel`. The tokens are bytes here. Any tokenizer of
 the transformers library works.
@@ -32,7 +32,7 @@ class Windows(Dataset):
 
 
 def main(folder: Path, steps: int = 100) -> tuple[float, str]:
-    """Train in a folder; return the held-out loss in nats per byte and a generated text."""
+    """Train and save a model; return the held-out loss in nats per byte and a generated text."""
     torch.manual_seed(1)
     texts = docstrings()[:52]
     shape = LanguageModelConfig(

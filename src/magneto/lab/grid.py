@@ -93,7 +93,8 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
         The sweep, with the `further` cells of the folder's sweep added.
 
     Raises:
-        ConfigError: If a recipe is wrong or was edited, or if a run is repeated.
+        ConfigError: If a recipe is wrong or was edited after the comparison began, or if a run is
+            repeated.
         ConfigError: If runs would be scored on different data, or the folder contains another
             comparison.
         FileExistsError: If the folder is not empty and contains no comparison.

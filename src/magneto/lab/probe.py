@@ -214,7 +214,7 @@ class Probe:
             yield
 
     def hook(self) -> list[RemovableHandle]:
-        """Add hooks to the layers. Remove the handles to end the measurement."""
+        """Add hooks to the layers, and return the handles that remove the hooks."""
         return [handle for layer in self.layers.values() for handle in layer.hook()]
 
     @torch.no_grad()
@@ -327,8 +327,8 @@ class ProbeHook:
         """Measure every `period` steps.
 
         Raises:
-            ValueError: If the period is below 2, because hooks are added one step before a
-                measured step.
+            ValueError: If the period is below 2. Hooks for a step are added after the previous
+                step, so the first step cannot be measured.
         """
         if period < 2:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")

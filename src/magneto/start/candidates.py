@@ -306,7 +306,7 @@ def language_columns(table: Table, kinds: Mapping[str, str]) -> list[str]:
 
 
 def translation_candidate(languages: Sequence[str], others: bool = False) -> Candidate:
-    """Return the task for texts in some languages. `others` says that there are other columns."""
+    """Return the task for texts in some languages. `others`: whether there are other columns."""
     pivot = next((name for name in languages if name.lower() in ENGLISH), languages[0])
     options = {} if pivot == "en" else {"data.pivot_language": pivot}
     if others or not all(map(LANGUAGE.fullmatch, languages)):

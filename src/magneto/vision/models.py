@@ -2,7 +2,7 @@
 
 The segmenter has UperNet (arXiv 1807.10221), pyramid pooling (arXiv 1612.01105), an FCN head (arXiv
 1411.4038), and BEiT's feature pyramid. The heads have group norm, so that micro-batches and ranks
-do not change results. Published recipes have batch norm in the heads.
+do not change results. BEiT v2's release has batch norm in the heads.
 
 Logits are resized to the image's size, and then classes are chosen. Choosing classes before
 resizing costs several points of mIoU (mmsegmentation's issue 1965).
@@ -165,7 +165,7 @@ class PyramidPooling(nn.Module):
 class UperNetHead(nn.Module):
     """UperNet head: pyramid pooling of the smallest map, then a feature pyramid network.
 
-    The input maps have `width` channels, and the maps inside the head have `channels`.
+    The input maps have `width` channels, and the maps inside the head have `channels` channels.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class Plot:
 
     `name` must be unique in the page, because the ids in the SVG contain `name`. `size` is in
     inches. `heights` are the relative heights of stacked axes that share the x axis. `finish` sets
-    `svg`, the figure for a page, and `hits`, the tooltips in SVG coordinates.
+    `svg` (the figure for a page) and `hits` (the tooltips in SVG coordinates).
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Plot:
         self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
-        """Assign matplotlib artists to a series, so that a page hides them with the series."""
+        """Assign matplotlib artists to a series. A page that hides the series hides them too."""
         self._shown[series.index] = series
         for artist in artists:
             self._groups += 1
