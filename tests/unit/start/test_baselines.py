@@ -110,6 +110,19 @@ def test_a_broken_image_is_left_out_of_what_pixels_teach(tmp_path: Path) -> None
     assert found["mean_iou"] > 0.2  # a stripe's brightness tells its class
 
 
+def test_the_place_of_a_pixel_tells_its_class(tmp_path: Path) -> None:
+    """Quarters of one colour, in images that are wide or tall."""
+    for number in range(12):
+        height, width = ((6, 24), (24, 6))[number % 2]
+        y, x = np.indices((height, width))
+        mask = (2 * (2 * y // height) + 2 * x // width).astype(np.uint8)
+        write(tmp_path / "images" / f"{number}.png", encoded(np.full((height, width, 3), 99, "u1")))
+        write(tmp_path / "annotations" / f"{number}.png", encoded(mask))
+    changes = {"data.source": str(tmp_path), "model.classes": 4}
+    [(_, found)] = colour_and_place(load_recipe("segmentation/start", changes).build_task())
+    assert found["mean_iou"] > 0.9
+
+
 def images_of(folder: Path, side: int) -> Any:
     for number in range(2):
         path = folder / "ab"[number] / "1.png"

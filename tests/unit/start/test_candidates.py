@@ -30,7 +30,8 @@ def table(path: Path, *columns: str, separator: str = ",") -> Path:
         "truth": lambda n: ["true", "false"][n % 2], "score": lambda n: f"{n * 0.37:.2f}",
         "answer": lambda n: ["yes", "no"][n % 2], "age": lambda n: str(n), "id": lambda n: str(n),
         "dx": lambda n: "cd"[n % 2], "dx_type": lambda n: "ef"[n % 2],
-        "class": lambda n: "",
+        "class": lambda n: "", "grade": lambda n: str(n // 6),
+        "price": lambda n: f"{n * 7 % 12 * 0.37:.2f}",
     }  # fmt: skip
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=separator)
@@ -63,6 +64,9 @@ def tasks(source: Path) -> list[str]:
     (["prompt", "target"], ["causal-lm", "masked-lm"]),
     (["label", "text", "dx", "dx_type"], ["text-classification"]),
     (["text"], ["causal-lm", "masked-lm"]),
+    # Rows in the order of their classes
+    (["text", "grade"], ["text-classification"]),
+    (["image", "grade"], ["image-classification"]),
     # Which column is the label?
     (["text", "truth", "answer"], ["text-classification", "causal-lm", "masked-lm"]),
 ])  # fmt: skip
@@ -97,6 +101,9 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     assert options("review", "label") == {"data.text_column": "review"}
     assert options("text", "score") == {"data.label_column": "score", "data.target": "number"}
     assert options("text", "label", "id") == {}
+    for columns in (("text", "price", "dx"), ("dx", "text", "price"), ("text", "dx", "price")):
+        assert options(*columns) == {"data.label_column": "dx"}, "classes before numbers"
+    assert options("text", "price") == {"data.label_column": "price", "data.target": "number"}
     assert options("sentence1", "sentence2", "label") == {
         "data.text_column": "sentence1", "data.pair_column": "sentence2"}  # fmt: skip
     assert options("sentence1", "sentence2", "dx", "score") == {
