@@ -255,8 +255,10 @@ def test_freed_memory_is_kept_only_where_that_is_wanted(monkeypatch) -> None:
 
 
 def test_a_process_has_the_threads_that_are_asked_for() -> None:
-    before = torch.get_num_threads()
-    with training_process(TrainingConfig(device="cpu", threads=before + 1)):
-        found = torch.get_num_threads()
+    before, found = torch.get_num_threads(), list[int]()
+    for asked in (1, 3, None):
+        torch.set_num_threads(2)
+        with training_process(TrainingConfig(device="cpu", threads=asked)):
+            found.append(torch.get_num_threads())
     torch.set_num_threads(before)
-    assert found == before + 1
+    assert found == [1, 3, 2]

@@ -1,7 +1,10 @@
 """Rows of metrics, trackers that show them, throughput by a clock that the test sets."""
 
+import inspect
 import json
 import os
+import shutil
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -65,11 +68,42 @@ def test_a_row_is_the_mean_over_all_predictions_of_its_steps() -> None:
 
 def test_the_environment_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, version = "processor\t: 0\nmodel name\t: A: 1\n", metadata.version("torch")
-    monkeypatch.setattr(module.Path, "read_text", lambda path, encoding: lines)
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path, **how: (
+        lines if path == Path("/proc/cpuinfo") else read(path, **how)))  # fmt: skip
     found = module.environment()
     assert (found["command"], found["processor"]) == (sys.argv, "A: 1")
     assert (found["cores"], found["threads"]) == (os.cpu_count(), torch.get_num_threads())
     assert found["packages"]["torch"] == version and found["gpus"] == []
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is missing")
+def test_the_commit_says_whether_the_code_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its hash, also where it has a tag; code inside another project's has none."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    for variable in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    commit = inspect.unwrap(module._commit)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "logging.py"))
+    assert commit() is None
+    git("init")
+    git("commit", "--allow-empty", "-m", "a")
+    (tmp_path / "logging.py").write_text("1")
+    assert commit() is None
+    git("add", ".")
+    git("commit", "-m", "b")
+    git("tag", "-m", "t", "v1")
+    name = git("rev-parse", "HEAD")[:12]
+    assert commit() == name
+    (tmp_path / "logging.py").write_text("2")
+    assert commit() == f"{name}-dirty"
 
 
 def test_a_damaged_record_of_the_environment_is_set_aside(tmp_path: Path) -> None:
