@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +50,14 @@ def test_every_batch_is_written_in_order(source: Path) -> None:
     decode = prepared.vocabulary.tokenizer.decode
     assert prepared.train.ranges == {PAIRS[0]: (0, LINES), PAIRS[1]: (LINES, 2 * LINES)}
     assert prepared.train.offsets[-1] == len(prepared.train.tokens)
+    assert list(prepared.describe("text")) == [
+        "de-en: 2,100 kept, 2,101 read (1 too long)",
+        "en-fr: 2,100 kept, 2,101 read (1 too long)",
+        f"text: 4 directions, 4,200 pairs, {len(prepared.train.tokens):,} tokens",
+        "validation: de-en: 20 kept, 42 read (20 duplicates, 1 empty text left out, 1 too long)",
+        "validation: en-fr: 20 kept, 42 read (20 duplicates, 1 empty text left out, 1 too long)",
+        f"validation: 4 directions, 40 pairs, {len(prepared.validation.tokens)} tokens",
+    ]
     limited = prepare(source, validation_limit=7)
     assert limited.validation.ranges == {PAIRS[0]: (0, 7), PAIRS[1]: (7, 14)}
     for i in (0, 1, 1023, 1024, 2048, LINES - 1):
@@ -114,6 +124,8 @@ def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path)
     words = made.tokenizer.encode(["Hé"])[0]
     assert made.encode_source(["Hé"], "de") == [[made.tag("de"), *words, made.end]]
     assert made.decode([*words, made.tag("de"), made.end, 65]) == "Hé"
+    plain: Any = SimpleNamespace(vocab_size=4, end=2, decode=list)
+    assert TranslationVocabulary(plain, ["de"]).decode([0, 3, 4, 1, 2, 3]) == [0, 3, 1]
     saved = tmp_path / "saved"
     saved.mkdir()
     made.save(saved)

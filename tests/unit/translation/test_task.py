@@ -76,6 +76,15 @@ def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
         assert task.loss(model, [group | {"source": swapped}]).total > 1.5 * right
 
 
+def test_a_dummy_batch_is_as_full_as_a_group_may_be() -> None:
+    """Of the longest sentences, however few fit."""
+    for most, count in ((512, 12), (40, 1)):
+        one, two = translation(Path("none"), max_tokens=most).dummy_batch(2)
+        for name in ("source", "source_mask", "target", "targets"):
+            assert one[name].shape == two[name].shape == (count, 40), name
+        assert one["predicted"] == count * 40 and one["real"] == one["cells"] == count * 80
+
+
 def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
     """Groups add up, and padding changes nothing."""
     task = translation(text, model={"label_smoothing": 0.1, "loss_chunk": 7})
