@@ -298,6 +298,8 @@ def test_inputs_of_single_texts_and_pairs() -> None:
     batch = EncodedTexts(rows, np.array([3, 2]), []).batch([1, 0], pad=7)
     assert batch["tokens"].tolist() == [[s, e, 7, 7, 7], [s, 1, e, 3, e]]
     assert batch["token_types"].tolist() == [[0] * 5, [0, 0, 0, 1, 1]]
+    largest = pairs(Path("none"), max_length=8).dummy_batch(3)
+    assert largest["mask"].shape == largest["tokens"].shape == (3, 8) and largest["mask"].all()
 
 
 def test_scores() -> None:

@@ -1,5 +1,7 @@
 """What holds of every task that begins with an encoder: runs, pieces, broken images, pictures."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from magneto.recipe import RUN_FILE, load_recipe
 from magneto.runs import load_run
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.task import figures_of
-from magneto.vision_language.finetuning import pretrained_inputs
+from magneto.vision_language.config import VisionLanguageConfig
+from magneto.vision_language.finetuning import held_config, pretrained_inputs
 from magneto.weights import StoredTensor, open_tensors
 from tests.evaluating import measured
 from tests.problems import listed
@@ -58,6 +61,16 @@ def test_broken_images_are_replaced_or_marked(name: str, tmp_path: Path) -> None
     for path in ", ".join(map(held.name, range(len(held)))).split(", "):
         Path(path).write_bytes(b"no image")
     assert figures_of(task, task.build_model().eval()) == []
+
+
+@every_task
+def test_a_dummy_batch_has_images_and_the_longest_texts(name: str) -> None:
+    """It needs no data."""
+    fields = {"answers": 7} if name == "visual-question-answering" else {}
+    batch = TASKS[name](Path("none"), fields, source="none").dummy_batch(3)
+    together = 2 if name == "visual-reasoning" else 1
+    assert batch["images"].shape == (3 * together, 3, 8, 8)
+    assert len(batch["samples"].token_ids) == 3 * together * 24
 
 
 def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> None:
@@ -163,6 +176,14 @@ def test_what_is_taken_of_a_pretrained_run(pretrained: Path, tmp_path: Path) -> 
     assert weights["encoder.vision_embedding.positions.weight"].shape == (26, 16)
     name = "encoder.text_embedding.positions.weight"
     assert torch.equal(weights[name], stored[name].read()[:20])
+
+
+def test_an_exported_model_is_read_with_all_its_fields(tmp_path: Path) -> None:
+    """Also with those that are false or null where the default is not."""
+    shape: dict[str, Any] = {"width": 16, "heads": 2, "max_length": 9, "vocab_size": 20}
+    config = VisionLanguageConfig(**shape, bias=False, channels=None, experts="shared_attention")
+    (tmp_path / "config.json").write_text(json.dumps({"core": {**asdict(config), "codes": 8}}))
+    assert held_config(tmp_path) == config
 
 
 def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) -> None:

@@ -145,6 +145,34 @@ def test_heads_read_what_the_pooling_names(
 
 
 @torch.no_grad()
+def test_heads_compute_what_beit3s_compute() -> None:
+    """The pooler and two layers on answers; on statements, a norm and two layers."""
+    torch.manual_seed(0)
+    answering = QuestionAnswerer(QuestionAnsweringConfig(**SHAPE, answers=3))
+    reasoning = VisualReasoner(VisualReasonerConfig(**SHAPE))
+    for model in (answering.pooler, answering.head, reasoning.head):
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+
+    def dense(layer: Any, values: torch.Tensor) -> torch.Tensor:
+        return values @ layer.weight.T + layer.bias
+
+    def norm(layer: Any, values: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(values, values.shape[-1:], layer.weight, layer.bias, layer.eps)
+
+    read = torch.randn(5, 16)
+    first, second, _ = answering.pooler
+    torch.testing.assert_close(answering.pooler(read), dense(second, norm(first, read)).tanh())
+    first, second, _, third = answering.head
+    expected = dense(third, F.gelu(norm(second, dense(first, read))))
+    torch.testing.assert_close(answering.head(read), expected)
+    read = torch.randn(5, 64)
+    zeroth, first, second, _, third = reasoning.head
+    expected = dense(third, F.gelu(norm(second, dense(first, norm(zeroth, read)))))
+    torch.testing.assert_close(reasoning.head(read), expected)
+
+
+@torch.no_grad()
 def test_a_text_is_found_alike_alone_and_the_scale_has_a_bound() -> None:
     torch.manual_seed(0)
     model = ImageTextRetriever(ImageTextRetrieverConfig(**SHAPE, pooling="mean")).eval()
