@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class Bars(ProgressBars):
-    """Progress bars without messages, which would repeat the printed table."""
+    """Progress bars without messages. Messages would repeat the printed table."""
 
     def say(self, line: str) -> None: ...
 

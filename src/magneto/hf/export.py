@@ -259,8 +259,8 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
     if custom:
         return getattr(import_module(module), "export", save_custom)(model, data, directory)
     if task not in ASSETS:
-        raise ConfigError([f"magneto export: task {task} has no export to transformers. Open the "
-                           "run with magneto.runs.load_run."])  # fmt: skip
+        raise ConfigError([f"magneto export: task {task} has no export to the library "
+                           "transformers. Open the run with magneto.runs.load_run."])  # fmt: skip
     if (read := getattr(data, "input", "both")) != "both":
         raise ConfigError([f"magneto export: the run reads only one input (data.input {read!r}), "
                            "but an exported model would read images and texts. Use magneto "

@@ -116,8 +116,9 @@ def derived_scales(
 def effective_scale(fan_in: int, variance: float) -> float:
     """Return the scale of a weight matrix: sqrt(fan_in * variance of its entries).
 
-    The scale is one of the v or w in `Scales`. A square Xavier matrix with gain g has the scale g.
-    fc1 from d to 4d has the scale sqrt(0.4) g, and fc2 from 4d to d has the scale sqrt(1.6) g.
+    The fields v and w of `Scales` contain such scales. A square Xavier matrix with gain g has the
+    scale g. fc1 from d to 4d has the scale sqrt(0.4) g, and fc2 from 4d to d has the scale
+    sqrt(1.6) g.
     """
     return sqrt(fan_in * variance)
 
@@ -167,7 +168,8 @@ class Family:
             Arguments: v_l, w_l, alpha.
         backward: For each form of the formula, a function that returns q_1 ... q_L. q_l is the
             share of t_l that reaches the output. Arguments: s_1 ... s_L, alpha.
-        skip: "one" if the derivation assumes a skip connection with weight 1.
+        skip: "one" if the derivation assumes a skip connection with weight 1, "alpha" if it allows
+            other weights.
         note: Caveat for readers.
     """
 

@@ -290,7 +290,7 @@ def main_process_first(world: World) -> Iterator[None]:
 
 
 def shard_model(model: nn.Module, world: World) -> nn.Module:
-    """Shard every layer and the rest of the model, in place.
+    """Shard the model in place. Each layer is an FSDP unit, and the rest of the model is another.
 
     If the model is on the meta device, no rank ever has the whole model in memory.
     """

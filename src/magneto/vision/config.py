@@ -344,9 +344,10 @@ def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
 
 @configuration
 class ImageTokenizerConfig(ImageEncoderConfig):
-    """Image tokenizer (VQ-KD): an encoder, a codebook, and a decoder of a teacher's features.
+    """Image tokenizer (VQ-KD): an encoder, a codebook and a decoder.
 
-    The defaults are those of BEiT v2 (arXiv 2208.06366, section 3.1, and its released code).
+    The decoder predicts a teacher's features. The defaults are those of BEiT v2 (arXiv 2208.06366,
+    section 3.1, and its released code).
     """
 
     codes: Codes = 8192

@@ -77,7 +77,7 @@ def short(names: Sequence[str], number: int) -> str:
 
 
 def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
-    """Draw a confusion matrix of `what`, such as "images"."""
+    """Draw a confusion matrix. `what` is the caption's word for the items, such as "images"."""
     words = [short(names, number) for number in range(len(counts))]
     drawn, hidden = confusion_matrix(counts, words)
     right, total = int(np.trace(counts)), int(counts.sum())
