@@ -108,6 +108,7 @@ def test_numbers_of_a_probe_are_in_their_columns() -> None:
     assert [row[0] for row in rows[2:]] == ["encoder"] * 2 + ["decoder"] * 2
     assert probe.layer_table(first[2:], last[2:], 5).splitlines()[3].split()[0] == "1"
     assert probe.thin(9, 9) == [*range(9)] and probe.thin(13, 5) == [0, 3, 6, 9, 12]
+    assert list(map(probe.number, (0.0, None, 0.12345))) == ["0", "-", "0.123"]
     assert list(map(probe.brief, (99.96, 100.4, 1e6, 0.1234, 0.01234))) == [
         "100", "100", "1e+06", "0.123", "0.012"]  # fmt: skip
     theory = probe.bound_line(Bound({"paper": 48.0, "other": 2.5}, {"paper": 51.25, "other": 9.0}))

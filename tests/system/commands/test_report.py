@@ -44,11 +44,15 @@ def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
     rows = [{"step": 1, "loss": 2.5}, {"step": 1, **first}, {"step": 2, **last}]
     (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (copy / "result.json").unlink()
+    recipe = (copy / "recipe.yaml").read_text()
+    place = recipe.replace("image_column: null", f"image_column: {copy}")
+    (copy / "recipe.yaml").write_text(place)
     for name in ("best", "final", "checkpoints"):
         shutil.rmtree(copy / name)
     assert main(["report", str(copy)]) == 0
     text = (copy / "report" / "report.html").read_text()
     assert "Data problems: broken image: 2. data_problems.tsv lists them." in text
     assert "it has not ended" in text
+    assert "image_column: copy" in text and str(tmp_path) not in text
     assert '<th scope="row">loss</th><td>1.25</td>' in text
     assert '<th scope="row">iou_cat</th>' not in text

@@ -21,9 +21,9 @@ def small(book: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recipe]:
     """Return a function that loads the recipe: `small(model__layers=4)`."""
     monkeypatch.setenv("MAGNETO_CACHE", str(book.parent / "cache"))
 
-    def load(**changes: object) -> Recipe:
+    def load(recipe: str = "causal-lm/tiny", **changes: object) -> Recipe:
         named = {key.replace("__", "."): value for key, value in changes.items()}
         values = {**SMALL, "data.source": book, **named}
-        return load_recipe("causal-lm/tiny", {key: str(value) for key, value in values.items()})
+        return load_recipe(recipe, {key: str(value) for key, value in values.items()})
 
     return load

@@ -18,6 +18,7 @@ from magneto.lab.grid import (
     open_sweep,
     read_sweep,
 )
+from magneto.recipe import recipe_path
 
 GRID = {"model.placement": ["pre", "sub"], RATE: [1e-3, 1e-2, 1e-1, 1.0], SEED: [1]}
 SWEEP = Sweep("image-classification/tiny", {}, GRID)
@@ -53,6 +54,11 @@ def test_the_best_rate_and_its_neighbours_get_the_seeds(tmp_path: Path) -> None:
     found = collect(tmp_path, grown, "magneto compare")
     assert (found["seeds"], found["seeds_near_best"], len(found["cells"])) == ([1], [2, 3], 18)
     assert found["summary"][1]["best_learning_rate"] == 1.0 and found["metric"] == "accuracy"
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(recipe_path("image-classification/tiny").read_text())
+    placed = replace(grown, recipe=str(recipe), overrides={"model.pretrained": f"{tmp_path}/run"})
+    found = collect(tmp_path, placed, f"magneto compare {recipe}")
+    assert found["config"]["model"]["pretrained"] == "run" and str(tmp_path) not in str(found)
     open_sweep(tmp_path / "out", grown)
     assert open_sweep(tmp_path / "out", SWEEP) == grown == read_sweep(tmp_path / "out")
     wider = replace(SWEEP, grid={**GRID, SEED: [1, 2, 3]})

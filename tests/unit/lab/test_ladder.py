@@ -501,6 +501,15 @@ def test_missing_runs_are_not_trained_by_an_edited_recipe(
         climbed(tmp_path / "out", [64, 128, 256], recipe=str(recipe))
 
 
+def test_a_ladder_tells_no_places(tmp_path: Path, invented: list[str]) -> None:
+    recipe, data = tmp_path / "mine.yaml", {"data.source": f"{tmp_path}/book.txt"}
+    load_recipe("causal-lm/tiny", {RATE: 1e-3}).save(recipe)
+    ladder = climbed(tmp_path / "out", [64], recipe=str(recipe), overrides=SMALL | data)
+    found = collect_ladder(tmp_path / "out", ladder, f"magneto ladder {recipe}")
+    assert (found["recipe"], found["command"]) == ("mine.yaml", "magneto ladder mine.yaml")
+    assert found["overrides"]["data.source"] == "book.txt" and str(tmp_path) not in str(found)
+
+
 def test_a_ladder_is_begun_once_by_two_machines(tmp_path: Path, invented: list[str]) -> None:
     def prepare(ladder: Ladder) -> Ladder:
         open_ladder(tmp_path / "out", made([64, 128]), lambda new: replace(new, notes=["first"]))

@@ -20,8 +20,10 @@ from magneto.lab.coordinates import (
 )
 from magneto.lab.diagnosis import run_trial
 from magneto.lab.short_run import ShortRun, first_piece, initial_model, short_run, steps_at_peak
+from magneto.lab.update import growth, measure_growth, measured_shape
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
+from magneto.theory.placement import Stack
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from magneto.training.task import Loss
@@ -144,6 +146,19 @@ def test_the_recipes_seed_determines_weights_and_batches(
     peak = steps_at_peak(task, other.training, seed=2, steps=1)
     assert (found.steps, found.peak_steps) == (run_of(other, 1).steps, peak)
     assert found.steps != run_of(one, 1).steps
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stack"), [("causal-lm/tiny", "decoder"), ("masked-lm/tiny", "encoder")]
+)
+def test_growth_is_that_of_the_models_kind_of_stack(
+    small: Small, recipe: str, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "PEAK_STEPS", 1)
+    made = small(recipe)
+    shape, depths = measured_shape(made.model), (1, 2)
+    expected = growth(measure_growth(shape, depths=depths, seeds=range(2), stack=stack))
+    assert diagnosis.diagnose(made, steps=1, seeds=2).growth == expected
 
 
 def test_what_diverges_says_so(small: Small) -> None:

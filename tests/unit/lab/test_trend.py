@@ -29,6 +29,17 @@ def test_the_vertex_of_a_parabola_is_found() -> None:
     assert rate["error"] == pytest.approx(math.log(10) / 2 / math.sqrt(12))
 
 
+@pytest.mark.parametrize(("seeds", "quantile"), [(2, 3.078), (3, 1.886)])
+def test_the_vertexs_error_is_that_of_a_mean_over_seeds(seeds: int, quantile: float) -> None:
+    """Seeds differ in the log of their best rate by 0.1, and in their loss by 10 %."""
+    steps = np.arange(seeds) - (seeds - 1) / 2
+    noise = [(steps * (0.3 - 0.02 * math.log(rate / 3e-3))).tolist() for rate in RATES]
+    for found in find_vertex(bowl(3e-3, noise), 3e-3, 1.0)[:2]:
+        assert found["error"] == pytest.approx(0.1 * steps.std(ddof=1) / math.sqrt(seeds), rel=0.05)
+        half = math.log(found["high"] / found["value"])
+        assert half == pytest.approx(quantile * found["error"], rel=1e-3)
+
+
 def test_a_best_rate_at_the_edge_is_said_and_has_the_error_of_an_edge() -> None:
     for best, edge in ((1e-3, "smallest"), (1e-2, "largest")):
         rate, loss, found = find_vertex(bowl(best, [[0.0]] * 3), best, 1.1)

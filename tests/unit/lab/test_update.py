@@ -1,6 +1,7 @@
 """The measured update: linear in the step, equal to the gradient's norm, with known growth."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,24 @@ def test_the_change_is_linear_in_the_step_and_taken_back(monkeypatch: pytest.Mon
     assert [(u.reading, u.optimizer) for u in small] == list(MEASURES)
     assert [u.value for u in small] == pytest.approx([u.value for u in smaller], rel=1e-3)
     assert measure_update(SHAPE, seed=3) == smaller, "the same seed, the same measurement"
+
+
+def test_the_change_of_the_output_is_relative_and_after_one_step_on_the_batch() -> None:
+    torch.manual_seed(7)
+    model = Decoder(SHAPE).double().eval()
+    x, rows = torch.randn(3, 6, 16).double(), torch.randn(5, 16).double()
+    answers = torch.randint(5, (3, 6))
+    changes = update._output_changes(model, x, rows, answers)
+    before = model(x)
+    nn.functional.cross_entropy((before @ rows.T).flatten(0, 1), answers.flatten()).backward()
+    for optimizer, direction in (("sgd", lambda slope: slope), ("adam", torch.sign)):
+        moved = deepcopy(model)
+        with torch.no_grad():
+            for weight, own in zip(moved.parameters(), model.parameters(), strict=True):
+                if weight.ndim >= 2:
+                    weight -= 1e-7 * direction(own.grad)
+            change = ((moved(x) - before).norm() / before.norm()).item() / 1e-7
+        assert changes["output", optimizer] == pytest.approx(change, rel=1e-4)
 
 
 def test_growth_of_known_powers() -> None:

@@ -28,6 +28,7 @@ TRIES = [
     FirstStep(0.0, 8.0, 0.0),
     FirstStep(1e-4, 7.9, 0.01, 1e-4),
     FirstStep(1e-2, 7.5, 1.0, 1e-2),
+    FirstStep(1e-1, 9.0, 2.0, 0.5),
 ]
 
 

@@ -15,7 +15,8 @@ PNG = b"\x89PNG\r\n\x1a\nnot a whole one"
 def page() -> dict[str, object]:
     return {
         "name": "a <run>", "subtitle": "toy", "answer": ["It finished.", "Best & last."],
-        "metrics": [("accuracy", 0.8334567, None), ("loss", None, 2.5)],
+        "metrics": [("accuracy", 0.8334567, None), ("loss", None, 2.5),
+                    ("error rate", 0.0, None)],
         "rows": [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}], "baseline": {"loss": 2.5},
         "facts": [("torch", "2.13.0")], "config": "task: toy",
         "figures": [Figure("codes", "Codes", "Patches & codes", SVG),
@@ -27,7 +28,7 @@ def test_everything_is_said_and_escaped_and_pictures_lie_beside_the_page(tmp_pat
     text = write_run_page(page(), tmp_path).read_text()
     assert text.startswith("<!doctype html>")
     assert "a &lt;run&gt;" in text and "Best &amp; last." in text and "<run>" not in text
-    for number in ("0.8335", "2.5", "–"):
+    for number in ("0.8335", "2.5", "–", "0"):
         assert f"<td>{number}</td>" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert text.count("data:image/svg+xml;base64") == 1
