@@ -164,11 +164,17 @@ def test_mistakes_are_answered() -> None:
 def test_a_task_is_found_beside_its_recipe(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    (tmp_path / "task_beside_a_recipe.py").write_text("class Own: pass\n")
+    (tmp_path / "task_beside_a_recipe.py").write_text(
+        "from magneto.language.config import LanguageModelConfig, TextDataConfig\n"
+        "class Own: pass\n"
+        "class Model: ModelConfig = LanguageModelConfig\n"
+        "class Data: DataConfig = TextDataConfig\n"
+    )
     recipe = tmp_path / "own.yaml"
-    recipe.write_text("task: task_beside_a_recipe:Own\n")
-    with pytest.raises(ConfigError, match="task_beside_a_recipe:Own needs"):
-        load_recipe(str(recipe))
+    for name in ("Own", "Model", "Data"):
+        recipe.write_text(f"task: task_beside_a_recipe:{name}\n")
+        with pytest.raises(ConfigError, match=f"task_beside_a_recipe:{name} needs"):
+            load_recipe(str(recipe))
     assert os.environ["PYTHONPATH"].split(os.pathsep) == ["elsewhere", str(tmp_path)]
 
 

@@ -295,6 +295,8 @@ UNLABELLED_SHAPES = [
     ("a.txt", "one\n\n three \n", {}, [("one", None), ("", None), (" three ", None)]),
     ("a.list", "one\ttab", {}, [("one\ttab", None)]),
     ("a.txt", "one\ttwo\nthree", PAIR, [("one", "two"), ("three", "")]),
+    ("a.txt", "one\ttwo\n", {"glue": "mrpc"}, [("one", "two")]),
+    ("a.txt", "one\ttwo\n", {"glue": "cola"}, [("one\ttwo", None)]),
     ("a.csv", "sentence,text\nx,y\n", {"pair_column": "text"}, [("x", "y")]),
     ("a.csv", 'n,text\n1,"a, b"\n2,c\n', {}, [("a, b", None), ("c", None)]),
     ("a.tsv", "two\tone\nx\ty\n\tz\n", PAIR, [("y", "x"), ("z", "")]),

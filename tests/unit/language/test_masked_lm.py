@@ -112,6 +112,7 @@ def test_the_share_is_hidden_and_never_a_special_token(tokenizer, kind: str) -> 
         assert (whole[row, places] == targets[real]).all()
         assert (batch["tokens"][row, places] == tokenizer.mask).all()
         assert not {0, 79} & set(places)  # the first begins, the last ends
+        assert places.min() < 40 <= places.max()
         rest = np.setdiff1d(np.arange(80), places)
         assert (batch["tokens"][row, rest] == whole[row, rest]).all()
 

@@ -81,8 +81,10 @@ def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path)
     assert name.endswith("of both texts") and found["accuracy"] > 0.95
 
 
-def test_words_of_statements_are_learned_from_training_alone() -> None:
-    train = Part(statement=["a red one", "a blue one"] * 9, truth=[True, False] * 9)
+@pytest.mark.parametrize("statements", [("red", "blue"), ("red on blue", "blue on red")])
+def test_words_of_statements_are_learned_from_training_alone(statements: tuple[str, str]) -> None:
+    """Single words count, and pairs of neighbours."""
+    train = Part(statement=[*statements] * 9, truth=[True, False] * 9)
     held = Part(statement=train["statement"], truth=[False, True] * 9)
     task = SimpleNamespace(splits=SimpleNamespace(train=train, validation=held))
     assert statement_alone(task) == [("the statement's words alone", {"accuracy": 0.0})]
