@@ -105,9 +105,13 @@ def test_an_encoder_decoder_there_and_back_is_bit_equal() -> None:
         ours, made = there_and_back(state, given)
         assert isinstance(ours, TranslationModel) and ours.config.embedding_scale == "sqrt_width"
         assert made["encoder_layers"] == 2 and made["decoder_layers"] == 3
-    other = state | {"decoder.output_projection.weight": torch.randn(WORDS, WIDTH)}
-    with pytest.raises(ValueError, match="separate embeddings"):
-        load_weights(other, given)
+    for side, words in (
+        ("decoder", "separate embeddings"),
+        ("encoder", r"no counterpart of the tensor 'encoder\.output_projection"),
+    ):
+        other = state | {f"{side}.output_projection.weight": torch.randn(WORDS, WIDTH)}
+        with pytest.raises(ValueError, match=words):
+            load_weights(other, given)
 
 
 def test_an_encoder_there_and_back_is_bit_equal() -> None:
@@ -116,7 +120,11 @@ def test_an_encoder_there_and_back_is_bit_equal() -> None:
     relative = {name: t for name, t in state.items() if name != "embed_positions.weight"}
     relative["relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
     for given in (state, relative):
-        assert isinstance(there_and_back(given, args("sub", "encoder"))[0], TextEncoder)
+        ours, _ = there_and_back(given, args("sub", "encoder"))
+        assert isinstance(ours, TextEncoder)
+        more = given | {"output_projection.weight": torch.randn(WORDS, WIDTH)}
+        again, ids = load_weights(more, args("sub", "encoder")), torch.arange(5)[None]
+        assert torch.equal(again(ids), ours(ids)), "an output projection is left out"
 
 
 def test_what_does_not_fit_is_named() -> None:

@@ -1,6 +1,7 @@
 """Language models in transformers: caches, padding, packed rows, positions, generation."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -11,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.export import harness_model  # noqa: E402
 from magneto.hf.processors import transformers_tokenizer  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
@@ -190,6 +192,20 @@ def test_generation_ends_with_a_stop_string(tmp_path: Path) -> None:
     stop = tokenizer.decode(whole[0, -5])
     ended = model.generate(**given, stop_strings=[stop], tokenizer=tokenizer, **how)
     assert torch.equal(ended, whole[:, :-4])
+
+
+def test_the_harness_begins_each_text_with_the_end_token(tmp_path: Path, monkeypatch) -> None:
+    """lm-evaluation-harness passes `add_bos_token` on to the tokenizer."""
+    monkeypatch.setattr(
+        "magneto.hf.export._library", lambda name: SimpleNamespace(HFLM=SimpleNamespace)
+    )
+    train_bpe([TEXT * 3], 300, tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path)
+    model = causal(vocab_size=tokenizer.vocab_size).core
+    made = harness_model(model, tokenizer, 64)
+    special = {"add_special_tokens": made.add_bos_token}
+    assert made.tokenizer.encode(TEXT, **special) == [tokenizer.end, *tokenizer.encode([TEXT])[0]]
+    assert made.max_length == 64 and made.pretrained.core is model
 
 
 def test_generate_and_impossible_sampling(tmp_path: Path) -> None:
