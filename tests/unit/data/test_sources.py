@@ -80,7 +80,7 @@ def test_names_of_sources() -> None:
         assert str(parse_source(name)) == name
 
 
-def test_splits_are_found_by_their_names(tmp_path: Path) -> None:
+def test_splits_are_found_by_their_names(tmp_path: Path, monkeypatch) -> None:
     """The last word of a path counts, and the first split where none has a usual name."""
     names = (
         "training/dev-clean",
@@ -108,6 +108,9 @@ def test_splits_are_found_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.parquet").touch()
     assert find_source(str(tmp_path)) == Source("hf", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("~/data", "~/data/train.parquet"):
+        assert find_source(name) == Source("hf", name.replace("~", str(tmp_path)))
 
 
 def test_a_hub_source_without_a_name_is_refused() -> None:
