@@ -13,7 +13,7 @@ import pytest
 from magneto.cli import main
 from magneto.lab import sweep
 from magneto.lab.grid import RATE, SEED, Cell, read_sweep
-from tests.commands import answer, refused
+from tests.commands import answer, printed, refused
 
 PACKAGE = """
 from torch import nn
@@ -106,6 +106,8 @@ def test_compare_without_placements(place: Path, capsys, monkeypatch, without_pd
     assert all(cell.values.keys() >= {"model.hidden"} for cell in read_sweep(out).cells())
     assert "hidden=8" in (out / "report.html").read_text()
     assert Cell({RATE: 0.01, SEED: 1}).row == "Recipe"  # rates alone are compared
+    lines = printed(capsys, *words, "--out", out).splitlines()
+    assert lines[-2:] == ["next commands:", f"  magneto evaluate {out / 'best'}"]
 
 
 def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
@@ -144,7 +146,13 @@ def test_metrics_and_answers_may_be_tensors(place: Path, capsys, monkeypatch) ->
     words = ["train", place / "toy.yaml", "--task", "toy_package.tensors:Tensors"]
     words += ["--training.steps", "2", "--training.warmup_steps", "0"]
     assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["sign"] == 0.5
+    monkeypatch.setattr("magneto.commands.predict.SORTED", 2)
     (place / "bits.csv").write_text("bit\n1\n0\n")
+    (place / "more.csv").write_text("bit\n0\n0\n1\n")
+    found = answer(capsys, "predict", place / "tensors", "bits.csv", "more.csv")["rows"]
+    assert found == [[1.0], [0.0], [0.0], [0.0], [1.0]]
+    line = refused(capsys, "predict", place / "tensors", "bits.csv", "--model.hidden", "4")
+    assert "has weights of another model" in line
     for rows, given in (("bits.csv", ""), ("-", "bit\n1\n0\n"), ("-", '{"bit": 1}\n{"bit": 0}\n')):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
         assert answer(capsys, "predict", place / "tensors", rows)["rows"] == [[1.0], [0.0]]

@@ -56,6 +56,7 @@ def test_the_leaderboards_file(questions: Path, tmp_path: Path, capsys: Capture)
     for path in (tmp_path / "test").rglob("*2014*.*"):
         path.unlink()
     file = tmp_path / "answers.json"
+    file.write_text("answers of an earlier model")
     asked = ["evaluate", questions / "run", "--data", tmp_path / "test",
              "--data.validation_split", "test-dev2015", "--answers", file]  # fmt: skip
     metrics = answer(capsys, *asked)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from magneto.cli import main
 from magneto.files import fingerprint
 from magneto.progress import ProgressBars
-from magneto.recipe import RUN_FILE, load_recipe
+from magneto.recipe import RUN_FILE, Recipe, load_recipe
 from magneto.training.loop import Hook, TrainingState, train
 from magneto.training.task import ASSETS
 from tests.commands import outcome, refused
@@ -64,7 +64,7 @@ def test_no_command_uses_damaged_weights(language_run: Path, tmp_path: Path, cap
     ("translation", "evaluate RUN --data.source FOLDER/pairs.jsonl"),
     ("translation", "translate RUN --to de"),
 ])  # fmt: skip
-def test_every_command_reads_the_weights_that_are_asked_for(
+def test_every_command_takes_the_weights_and_the_settings_that_are_asked_for(
     recipe: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     pytest.importorskip("sklearn")
@@ -77,17 +77,20 @@ def test_every_command_reads_the_weights_that_are_asked_for(
     question = {"sentence": "Ann saw Eve since _ was late.", "option1": "Ann", "option2": "Eve"}
     write_lines(folder / "pairs.jsonl", [{"de": "eins", "en": "one"}] * 2)
     write_lines(folder / "winogrande_dev.jsonl", [question | {"answer": "1"}])
-    asked: list[str] = []
+    asked: list[tuple[str, int]] = []
 
-    def load_model(run: Path, which: str, *given: object) -> None:
-        asked.append(which)
+    def load_model(run: Path, which: str, recipe: Recipe, task: object) -> None:
+        asked.append((which, recipe.training.batch_size))
         raise FileNotFoundError("no such weights")
 
     monkeypatch.setattr("magneto.runs.load_model", load_model)
     monkeypatch.setattr("magneto.commands.report.load_model", load_model)
+    own = load_recipe(f"{recipe}/tiny").training.batch_size
+    takes_settings = not words.startswith(("generate", "export"))
+    settings = ["--training.batch_size", own + 1] * takes_settings
     words = words.replace("RUN", str(run)).replace("FOLDER", str(folder))
-    _, _, err = outcome(capsys, *words.split(), "--weights", "averaged")
-    assert asked == ["averaged"] and "no such weights" in err, err
+    _, _, err = outcome(capsys, *words.split(), "--weights", "averaged", *settings)
+    assert asked == [("averaged", own + takes_settings)] and "no such weights" in err, err
 
 
 def spoil(path: Path) -> None:

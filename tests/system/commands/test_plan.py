@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from magneto.commands.plan import dry_run_lines
 from magneto.data.stream import named_tensors
 from magneto.lab.plan import without_data
 from magneto.recipe import load_recipe, recipe_names
@@ -178,6 +179,8 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
         "no run was written",
     ):
         assert each in words
+    lines = dry_run_lines({**found, "seconds": 150.0, "seconds_per_step": 3.0, "timed_steps": 4})
+    assert "time        2:30, 3 s per step (median of 4), without evaluations" in "\n".join(lines)
 
 
 def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> None:

@@ -21,16 +21,20 @@ def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.Mon
         "prepare",
         lambda task, *given: (read.append(task), original(task, *given)),
     )
-    output = answer(capsys, "report", digits_run, "--out", tmp_path / "page")
+    run = tmp_path / "run"
+    shutil.copytree(digits_run, run)
+    result = json.loads((run / "result.json").read_text())
+    changed = {"best": {"value": 0.625, "step": 4}, "seconds": 150.0}
+    (run / "result.json").write_text(json.dumps({**result, **changed}))
+    output = answer(capsys, "report", run, "--out", tmp_path / "page")
     text = Path(output["page"]).read_text()
-    accuracy = json.loads((digits_run / "result.json").read_text())["metrics"]["accuracy"]
+    accuracy = result["metrics"]["accuracy"]
     assert f"validation accuracy: {accuracy:.4g} (trivial baseline: " in text
-    best = json.loads((digits_run / "result.json").read_text())["best"]
-    assert f"Best accuracy: {best['value']:.4g} at step {best['step']}." in text
-    assert "Status: finished at step 6" in text
+    assert "Best accuracy: 0.625 at step 4." in text
+    assert "Status: finished at step 6 after 2:30." in text
     assert str(tmp_path) not in text and "Data problems" not in text
     assert len(read) == 1
-    line = refused(capsys, "report", digits_run, "--out", output["page"])
+    line = refused(capsys, "report", run, "--out", output["page"])
     assert "is a file; name a folder" in line and len(read) == 1
 
 

@@ -8,7 +8,12 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from magneto.cli import main
+from magneto.commands import start
 from magneto.commands.start import name_of
+from magneto.language.causal_lm import CausalLanguageModeling
+from magneto.language.masked_lm import MaskedLanguageModeling
+from magneto.recipe import Recipe
+from magneto.training.task import Task
 from tests.commands import answer, printed, refused
 
 SMALL = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32",
@@ -62,6 +67,27 @@ def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
                  "  logistic regression on words  1"):  # fmt: skip
         assert line in output.splitlines()
     assert "magneto train text-classification/start --data" in output
+
+
+def test_a_task_can_be_chosen(tmp_path: Path, capsys, monkeypatch) -> None:
+    source, tried = tmp_path / "book.txt", []
+    source.write_text("\n\n".join(f"Number {n}. " * 20 for n in range(80)))
+
+    def try_steps(recipe: Recipe, task: Task, progress: object) -> dict[str, float]:
+        tried.append((recipe.task, type(task)))
+        return {"parameters": 1234, "steps": 2, "seconds": 150.0}
+
+    monkeypatch.setattr(start, "try_steps", try_steps)
+    tasks = {"causal-lm": CausalLanguageModeling, "masked-lm": MaskedLanguageModeling}
+    for task, other in zip(tasks, reversed(tasks), strict=True):
+        lines = printed(capsys, "start", source, "--as", task).splitlines()
+        assert tried.pop() == (task, tasks[task])
+        assert lines[0] == f"{source}: book.txt is text -> {task}"
+        for line in (f"recipe               {task}/start",
+                     "cost                 1,234 parameters, 2 steps, about 2:30 on this device",
+                     f"for another task: magneto start {source} --as {other}"):  # fmt: skip
+            assert line in lines
+        assert any(line.startswith(f"  magneto train {task}/start --data ") for line in lines)
 
 
 def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:

@@ -235,8 +235,9 @@ def test_the_end_names_the_best_step_unless_it_is_the_last(patience: Any, scores
         task=Toy(),
     )  # fmt: skip
     for step, said in ((7, True), (9, False)):
-        result = TrainingResult("finished", 9, {}, {"step": step, "value": 0.25}, None, "", 1.0)
+        result = TrainingResult("finished", 9, {}, {"step": step, "value": 0.25}, None, "", 150)
         lines = closing_lines(state, result, [])
+        assert lines[0] == "finished after 2:30, 9 steps"
         assert lines[1].split() == ["training", "loss", "2"]
         found = [line for line in lines if f"step {step}" in line or f"step: {step}" in line]
         assert [scores in line for line in found] == [True] * said
