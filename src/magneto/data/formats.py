@@ -310,8 +310,9 @@ def has_files(folder: Path, kind: str) -> bool:
 def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
     """Return the table of the media below a folder.
 
-    A file's label is the name of the file's outermost subfolder. Classes are numbered in
-    alphabetical order, as in torchvision's `ImageFolder`.
+    A file's label is the name of the subfolder of `folder` that contains the file, directly or
+    deeper. Files directly in `folder` have no label. Classes are numbered in alphabetical order, as
+    in torchvision's `ImageFolder`.
     """
     names = list(media_names(folder, kind, counts))
     if not names:

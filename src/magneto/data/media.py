@@ -78,7 +78,7 @@ class MediaColumn(ABC):
         return [self.key(number) for number in range(len(self))]
 
     def present(self) -> np.ndarray:
-        """Return a boolean array: True for each row that has a medium."""
+        """Return a boolean array: True for each row that has an image or a recording."""
         return np.ones(len(self), bool)
 
 

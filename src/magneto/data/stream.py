@@ -293,8 +293,9 @@ def group_stream(
 ) -> BatchStream:
     """Return a stream of batches. A batch is a list of groups, and a group is an array of examples.
 
-    `block(number)` returns the groups of a block. `make` makes the tensors of one group.
-    `batch_size` counts groups.
+    The groups come in blocks, for example one block per epoch. `block(number)` returns the groups
+    of one block, and blocks count from 0. `make` makes the tensors of one group. `batch_size`
+    counts groups.
     """
 
     def make_groups(piece: Sequence[np.ndarray]) -> list[Any]:

@@ -120,7 +120,8 @@ class SuiteScore:
         chance: Expected accuracy of guessing.
         demonstrations: Mean number of demonstrations that fit before a question.
         truncated: Share of questions that lost tokens at the beginning.
-        guessed: Share of questions that count as guesses, because an option's context is lost.
+        guessed: Share of questions that count as guesses, because an option would have lost its
+            whole context.
     """
 
     suite: str
@@ -394,7 +395,8 @@ def score_lines(
                 f"{score.suite}, {score.num_fewshot} demonstrations: on average "
                 f"{score.demonstrations:.2f} fit in {length} tokens. {score.truncated:.1%} of the "
                 "questions lost their beginning. "
-                f"{score.guessed:.1%} lost an option's whole context, and count as guesses."
+                f"In {score.guessed:.1%} of the questions, an option would have lost all text "
+                "before its ending. These questions count as guesses."
             )
     if any(score.num_fewshot for score in scores):
         lines += [

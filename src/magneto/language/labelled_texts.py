@@ -133,7 +133,8 @@ def read_texts(config: ClassificationDataConfig) -> LabelledTexts:
     for name, rows in checked.items() if labels else ():
         if others := {*rows.values("label")} - {*labels}:
             some = ", ".join(map(repr, sorted(others)[:3]))
-            raise ValueError(f"{source}: unknown labels in the {name} ({some}). The classes are "
+            which = "first classes" if len(labels) > 10 else "classes"
+            raise ValueError(f"{source}: unknown labels in the {name} ({some}). The {which} are "
                              f"{', '.join(labels[:10])}.")  # fmt: skip
     return LabelledTexts(train, validation, labels, counts)
 

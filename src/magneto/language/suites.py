@@ -32,8 +32,8 @@ class Item:
     """Question with options.
 
     Attributes:
-        contexts: Text before the ending of each option, without a space at the end.
-        endings: Scored text of each option, with the space before it.
+        contexts: For each option, the text before its ending. No context ends with a space.
+        endings: For each option, the text that is scored, including the space before it.
         answer: Number of the correct option.
     """
 

@@ -1,12 +1,14 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Images have a grid of patches and two more encodings: BEiT's relative bias, and rotary positions in
-two dimensions. Grid encodings act in attention, so the embeddings may have learned or sinusoidal
-positions as well. Prefix vectors, such as a class token, have no place on the grid.
+two dimensions. Grid encodings act in attention. They can be combined with learned or sinusoidal
+positions, which are added to the embeddings. Prefix vectors, such as a class token, have no place
+on the grid.
 
-A position encoding has a part for the stack and a part for each layer. At the start of the forward
-pass, the stack's part may change the embeddings or compute a tensor for all layers. Before
-attention, a layer's part may change queries and keys, or add a bias to the logits.
+A position encoding consists of one module for the stack and one module for each layer. The stack's
+module runs at the start of the forward pass. It may change the embeddings, or compute a tensor for
+all layers. A layer's module runs in the layer's attention. It may change queries and keys, or add a
+bias to the logits.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Part of a position encoding that runs once per forward pass, before the first layer.
+    """Module of a position encoding that runs once per forward pass, before the first layer.
 
     `forward` returns the embeddings, possibly changed, and a tensor for all layers (or None). This
     base class does nothing.
@@ -267,7 +269,7 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """Part of a position encoding that runs in the attention of each layer.
+    """Module of a position encoding that runs in the attention of a layer.
 
     `forward` may change queries and keys, or return a bias for the attention logits. This base
     class does nothing.
@@ -391,7 +393,9 @@ def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPosi
 
 
 def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> GridEncoding | None:
-    """Return the stack's part of the grid encoding, or None if there is no grid encoding.
+    """Return the grid encoding's module for the stack, or None if there is no grid encoding.
+
+    The module runs once per forward pass, before the first layer.
 
     Raises:
         ValueError: If a decoder has a grid encoding.

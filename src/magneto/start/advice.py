@@ -103,8 +103,8 @@ def image_input(split: Any, given: Given) -> DataSummary:
     """Summarise the sizes of images, and derive image size and patch size (see `derive_sizes`)."""
     sample = sample_images(split)
     if sample.huge:
-        raise ValueError(f"{sample.huge}: too many to decode in every epoch. Shrink "
-                         "large images to about 512 pixels a side.")  # fmt: skip
+        raise ValueError(f"{sample.huge}. Images of this size take too long to decode in every "
+                         "epoch. Shrink large images to about 512 pixels a side.")  # fmt: skip
     smallest, largest = sample.sizes.min(0), sample.sizes.max(0)
     # Building the recipe refuses given values that are not whole numbers.
     words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))

@@ -306,7 +306,12 @@ def language_columns(table: Table, kinds: Mapping[str, str]) -> list[str]:
 
 
 def translation_candidate(languages: Sequence[str], others: bool = False) -> Candidate:
-    """Return the task for texts in some languages. `others`: whether there are other columns."""
+    """Return translation as the task, with the recipe options for these languages.
+
+    Args:
+        languages: Language codes, or names of the columns with the texts.
+        others: Whether the table has columns besides the texts.
+    """
     pivot = next((name for name in languages if name.lower() in ENGLISH), languages[0])
     options = {} if pivot == "en" else {"data.pivot_language": pivot}
     if others or not all(map(LANGUAGE.fullmatch, languages)):

@@ -271,7 +271,8 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
 
     Args:
         placement: Placement of the stack.
-        scales: Scales of every sublayer: 2 per layer, or 3 in the decoder of an encoder-decoder.
+        scales: Scales of every sublayer. A layer has 2 sublayers, or 3 in the decoder of an
+            encoder-decoder.
         form: "paper" is the formula as printed in theorems 3.1 and 3.2. In "first_order", as in
             appendix A, the sum in q_l covers only the sublayers above l. "telescoped" drops no
             terms, and includes the variance of the embedding.

@@ -352,8 +352,8 @@ def baseline_sentence(comparison: Mapping[str, Any]) -> str:
     side = "above" if comparison["higher_is_better"] else "below"
     return (
         f"The trivial baseline has {comparison['metric']} {comparison['baseline']:.4g} on the same "
-        f"data. A run learned if it ends {side} {comparison['threshold']:.4g}, {MARGIN:.0%} of the "
-        "way from the baseline to the best possible score."
+        f"data. A run learned if it ends {side} {comparison['threshold']:.4g} "
+        f"({100 * MARGIN:.0f} % of the way from the baseline to the best possible score)."
     )
 
 
