@@ -8,6 +8,7 @@ python docs/generate_reference.py
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -93,6 +94,11 @@ def option_row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def escape(text: str) -> str:
     """Return text as Markdown that shows it unchanged."""
+    parts = re.split("(`[^`]*`)", text)  # in code, a page would show `&#60;` itself
+    return "".join(part if part.startswith("`") else escape_prose(part) for part in parts)
+
+
+def escape_prose(text: str) -> str:
     for sign in "|<>*[]{}":
         text = text.replace(sign, f"&#{ord(sign)};")
     return text

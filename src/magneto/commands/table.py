@@ -72,9 +72,9 @@ class Score:
 def parser() -> Parser:
     made = Parser(
         "table",
-        "Print tables of scores with 95 % intervals, with a row for each placement. In the first "
-        "table, each placement has its best learning rate (and best --grid values). For "
-        "each learning rate (and set of --grid values) at which at least two placements have "
+        "Print tables of scores with 95 % intervals, with a row for each placement. The first "
+        "table gives each placement's scores at its best learning rate (and best --grid values). "
+        "For each learning rate (and set of --grid values) at which at least two placements have "
         "scores, a further table compares the placements. "
         "Columns are validation scores, scores saved by `magneto evaluate RUN --keep NAME`, and "
         "leaderboard results in RUN/scores/. "

@@ -61,7 +61,8 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
     """Return the hash limit: keys with a lower hash are held out.
 
     Hashes are below 2^64, and the limit is usually `fraction` times 2^64. Among two or more
-    different keys, at least one is held out, and at least one is kept. A single key is kept.
+    different keys, at least one is held out, and at least one is kept. If there is only one key, it
+    is kept.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):

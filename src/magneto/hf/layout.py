@@ -391,7 +391,10 @@ class WeightFormat:
         raise NotImplementedError
 
     def finalise(self, state: State, config: Any) -> State:
-        """Return the tensors as the library stores them."""
+        """Return the tensors of the library's weight file.
+
+        `state` has converted tensors under the library's names.
+        """
         return state
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Judge:
         """Score that a run must beat; None without a baseline.
 
         The best possible score is taken as 0 if lower scores are better. If higher scores are
-        better, it is taken as 1, or as 100 for a baseline above 1.
+        better, the best possible score is taken as 1, or as 100 if the baseline is above 1.
         """
         if self.baseline is None:
             return None

@@ -212,8 +212,8 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     """Return the scores in a file of a run. The keys are columns of `magneto table`.
 
     If `magneto evaluate --keep NAME` wrote the file, the column is NAME. A result of the VQA
-    leaderboard looks like [{"test-dev": {"overall": 71.2, ...}}]. It has a column for each split,
-    with scores in percent.
+    leaderboard looks like [{"test-dev": {"overall": 71.2, ...}}]. Each split of such a result
+    becomes a column, with scores in percent.
 
     Raises:
         ConfigError: If the file has an unknown format.

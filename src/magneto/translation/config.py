@@ -95,9 +95,9 @@ class ParallelDataConfig:
     select_by: Literal["loss", "bleu"] = "loss"
     """Metric that selects the best checkpoint: "loss", or "bleu" of greedy translations."""
     bleu_sentences: PositiveInt = 200
-    """Number of sentences per direction that an evaluation translates with `select_by: bleu`.
-    If `training.evaluate_limit` shortens the evaluation, the number of translated sentences shrinks
-    in proportion."""
+    """With `select_by: bleu`, each evaluation translates at most this number of sentences per
+    direction. If `training.evaluate_limit` shortens the evaluation, the number of translated
+    sentences shrinks in proportion."""
 
     @rule
     def _groups_fit_the_longest(self) -> Iterator[str]:

@@ -352,7 +352,7 @@ def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
 def length_groups(
     lengths: np.ndarray, budget: int, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Cut examples into groups of similar length, and return the indices of each group.
+    """Group examples of similar length, and return the indices of each group.
 
     `lengths` has the lengths of source and target, (examples, 2). In a group, the number
     of examples times the longest length is at most `budget`. Groups of short examples come first.

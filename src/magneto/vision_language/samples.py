@@ -33,7 +33,7 @@ class Samples:
     """Tokens of all texts (language tokens,). Texts with an image come before texts without an
     image."""
     token_positions: Tensor
-    """Position of each token in its text, from 0 (language tokens,)."""
+    """Position of each token in its text (language tokens,). The first token has position 0."""
     packing: Packing
     """Packing of the samples. The order is: images without a text, image-text pairs, texts without
     an image."""

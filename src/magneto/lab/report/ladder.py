@@ -91,10 +91,10 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
          "over the logarithm of the learning rate, in the range that was tested at all sizes. "
          "Losses are capped at the initial loss. Only runs with the first seed are used."),
         ("trouble", "First expected failure", MEASURED,
-         "A few steps of each run are measured. The table gives the largest value over these steps "
-         "(for the gradient, the smallest) at the best tested rate, as a geometric mean over "
-         "seeds. In \"update divided by the theory's bound\", the update is the change of a "
-         "label's logit in one SGD step at initialisation."),
+         "A few steps of each run are measured. Each run at the best tested rate has one value: "
+         "the largest over these steps (for the gradient, the smallest). The table gives the "
+         "geometric mean of these values over seeds. In \"update divided by the theory's bound\", "
+         "the update is the change of a label's logit in one SGD step at initialisation."),
     ):  # fmt: skip
         known = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
         rows = [line for key, title in known for line in table_lines(found, key, title)]
