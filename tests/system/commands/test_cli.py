@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from magneto.cli import COMMANDS, command_parser, guarded, main
+from magneto.commands.shared import duration
 from magneto.data.tokenizer import load_tokenizer
 from magneto.hf import Sampling
 from tests.commands import answer, outcome, refused
@@ -141,6 +142,10 @@ def test_help_and_mistakes_are_answered_before_torch_is_imported(tmp_path: Path)
     assert len(answers) == len(COMMANDS) + len(others)
     assert not [each for each, (code, _) in answers.items() if code != 2]
     assert not [each for each, (_, imported) in answers.items() if imported]
+
+
+def test_durations_are_read_in_seconds() -> None:
+    assert [*map(duration, ("90", "60s", "5m", "1.5h", "2h"))] == [90, 60, 300, 5400, 7200]
 
 
 SAID_BY_LIBRARIES = [

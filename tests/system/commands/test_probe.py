@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from magneto.cli import main
 from magneto.commands import probe
 from magneto.lab.coordinates import Coordinate
+from magneto.lab.diagnosis import Diagnosis
 from magneto.lab.probe import LayerReading
-from magneto.lab.short_run import PEAK_STEPS
+from magneto.lab.short_run import PEAK_STEPS, FirstStep, ShortRun, StepReading
 from magneto.lab.update import Bound, Growth, Update
+from magneto.lab.verdict import judge
+from magneto.theory.placement import PLACEMENTS
 from tests.commands import printed, refused
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
@@ -115,6 +119,19 @@ def test_numbers_of_a_probe_are_in_their_columns() -> None:
     assert "with C = 48 (paper), 2.5 (other). " in theory
     assert theory.endswith(" C = 51.2 (paper)")
     assert probe.bound_line(Bound({}, {}, "no bound")) == "theory: no bound"
+
+
+def test_placements_are_compared_in_their_columns() -> None:
+    layers = [LayerReading(f"decoder.layers.{n}", 1.0, 5.0, norm, 1e-3, 3.0, 2.0, 0.9, distinct)
+              for n, (norm, distinct) in enumerate(((1.0, 0.8), (4.0, 0.4)))]  # fmt: skip
+    moves = {0.0: 0.0, 1e-4: 0.02, 1e-3: 0.05, 1e-2: 0.5}
+    tries = [FirstStep(rate, 8.0, moved) for rate, moved in moves.items()]
+    steps = [StepReading(n, loss, 1e-2, 1.0, layers) for n, loss in ((1, 8.0), (2, 7.9))]
+    run = ShortRun(steps, tries, 1e-2, steps)
+    made = Diagnosis(PLACEMENTS["sub"], (2,), 1e-2, Bound({}, {}), run, judge(run), [])
+    table = next(probe.side_by_side([made])).splitlines()
+    (row,) = (line for line in table if line.startswith("Sub-LN"))
+    assert re.split(" {2,}", row)[2:] == ["x0.25", "2 %", "0.002", "4"]
 
 
 def test_widths_and_depths_are_in_their_columns() -> None:

@@ -94,6 +94,11 @@ def test_a_field_split_of_records_is_followed(tmp_path: Path) -> None:
     assert counts[OTHER_SPLITS] == 1
     (tmp_path / "b.csv").write_text("text,Split\nb,train\nc,dev\n")
     assert texts(tmp_path / "b.csv", "validation") == ["c"]
+    (tmp_path / "b.csv").write_text("text,split\nb,train\nc,test\n")
+    assert [texts(tmp_path / "b.csv", split) for split in ("train", "test")] == [["b"], ["c"]]
+    # Without "train", the field does not split.
+    (tmp_path / "b.csv").write_text("text,split\nb,test\nc,dev\n")
+    assert texts(tmp_path / "b.csv") == ["b", "c"]
     (tmp_path / "b.csv").unlink()
     (tmp_path / "a.jsonl").write_text('{"text": "a", "split": "hand"}')
     assert texts(tmp_path) == ["a", "6"]

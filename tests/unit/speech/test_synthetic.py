@@ -11,6 +11,7 @@ from magneto.speech.synthetic import (
     DIGITS,
     PHONES,
     Speaker,
+    _filtered,
     _phone_rows,
     _pulses,
     draw_speaker,
@@ -99,6 +100,16 @@ def test_a_voice_has_its_pitch_its_tract_and_its_rate() -> None:
     # Three phones of 0.17 s at the average rate, and pauses of 0.05 to 0.25 s.
     assert 3 * 0.17 * 2 * 0.8 < lengths[0] < 3 * 0.17 * 2 * 1.25 + 0.9
     assert 3 * 0.17 / 2 * 0.8 < lengths[1] < 3 * 0.17 / 2 * 1.25 + 0.5
+
+
+def test_frames_join_without_jumps() -> None:
+    hop, frames = 80, 20
+    samples = np.random.default_rng(0).standard_normal(hop * frames).astype(np.float32)
+    same = _filtered(samples, np.ones((frames, 2 * hop + 1)), hop)
+    assert same[hop:] == pytest.approx(samples[hop // 2 : -hop // 2], abs=1e-5)
+    gains = np.repeat(np.arange(frames)[:, None] % 2, 2 * hop + 1, 1)
+    switched = _filtered(np.ones_like(samples), gains, hop)
+    assert np.ptp(switched) > 0.99 and np.abs(np.diff(switched)).max() < 2 / hop
 
 
 def test_fricatives_hiss_stops_begin_with_silence_and_diphthongs_glide() -> None:

@@ -64,6 +64,14 @@ def test_utilisation_is_of_the_operations_of_a_row(
         assert row["flops_utilisation"] == pytest.approx(expected)
 
 
+def test_divergence_is_judged_by_the_loss_per_row(tmp_path: Path) -> None:
+    """The rows of a batch weigh differently, so sums would jump from step to step."""
+    seen: list[float] = []
+    run_toy(tmp_path, steps=3, log_every=1, hooks=[Hook(1, lambda s: seen.extend(s.losses))])
+    logged = [row["loss"] for row in read_metrics(tmp_path) if "loss" in row]
+    assert len(seen) == 3 and seen == pytest.approx(logged)
+
+
 def test_losses_of_groups_add_up_by_name() -> None:
     one, ten = (
         Loss(torch.tensor(1.0 * n), torch.tensor(2 * n), {"a": torch.tensor(3 * n)}, units)

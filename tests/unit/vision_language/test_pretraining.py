@@ -161,6 +161,15 @@ def test_a_batch_has_a_share_of_each(shared: pretraining.MaskedDataModelling) ->
     assert len(largest["masked"].samples.token_ids) == tokens
 
 
+def test_each_seed_has_its_own_images_texts_and_pairs(
+    shared: pretraining.MaskedDataModelling,
+) -> None:
+    one, other, again = (shared.train_stream(24, seed) for seed in (3, 4, 3))
+    for name in pretraining.PARTS:
+        orders = [np.asarray(stream.plan(0)[name]) for stream in (one, other, again)]
+        assert np.array_equal(orders[0], orders[2]) and not np.array_equal(*orders[:2]), name
+
+
 def test_the_loss_is_of_the_codes_and_words_in_hidden_places(
     shared: pretraining.MaskedDataModelling,
 ) -> None:

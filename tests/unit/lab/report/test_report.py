@@ -172,6 +172,11 @@ def test_sentences_about_rows_and_seeds() -> None:
         "Probe of Post-LN at learning rate 0.001. One. Two.",
         "Probe of Keel at learning rate 0.001. None of its measurements predicts failure.",
     ]
+    printed = table(known | reasons).splitlines()
+    assert printed[-len(known["answer"]) - 2 :] == [
+        *known["answer"],
+        *reason_sentences(known | reasons),
+    ]
     seeds = seeds_text({"seeds": [1], "seeds_near_best": [2, 3]})
     assert seeds == "1 seed (3 near the best rate of each row)"
     pair = {"config": {"model": {"encoder_layers": 6, "decoder_layers": 3}}}
