@@ -5,6 +5,7 @@ import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,6 +127,9 @@ def test_storycloze_is_asked_on_test_and_shown_from_validation(tmp_path: Path, e
     found = load("storycloze", tmp_path)
     assert (len(found.items), len(found.pool or [])) == (2, 1)
     assert found.items[0].solved == "So. So. So. So. Yes, sir."
+    next(tmp_path.glob("*_test__*")).unlink()
+    found = load("storycloze", tmp_path)
+    assert (len(found.items), found.pool) == (1, None), "a question would be its own demonstration"
 
 
 def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
@@ -205,6 +209,24 @@ def test_demonstrations_are_fed_and_counted() -> None:
         score(made, num_fewshot=8)
     few = score(made, num_fewshot=1, questions=suite(pool=[word_question(0)]))
     assert few.demonstrations == 1
+
+
+def test_a_question_is_shown_all_others_but_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a separate pool are all shown."""
+    shown = []
+
+    def fed(each: OptionTokens, demonstrations: list[list[int]], *rest: int) -> Any:
+        shown.append(sorted(demonstrations))
+        return prepend_demonstrations(each, demonstrations, *rest)
+
+    monkeypatch.setattr("magneto.language.in_context.prepend_demonstrations", fed)
+    made, items = model(), suite().items
+    solved = BYTES.encode([item.solved for item in items])
+    score(made, num_fewshot=7, seeds=(1, 2))
+    assert shown == [sorted(s for s in solved if s != own) for own in solved] * 2
+    shown.clear()
+    score(made, num_fewshot=8, seeds=(1,), questions=suite(pool=items))
+    assert shown == [sorted(solved)] * 8
 
 
 def test_draws_depend_on_seed_and_question_alone() -> None:
