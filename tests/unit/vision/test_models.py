@@ -22,9 +22,11 @@ from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassifierConfig, SegmentationDataConfig
 from magneto.vision.frozen_features import (
     NEIGHBOURS,
+    Features,
     layer_features,
     linear_accuracy,
     neighbour_accuracy,
+    score_features,
 )
 from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
 from magneto.vision.segmentation import Segmentation
@@ -228,6 +230,17 @@ def test_one_equal_image_outvotes_all_others_which_are_less_alike() -> None:
     labels, asked = torch.tensor([0] + [1] * NEIGHBOURS), torch.tensor([[1.0, 0.0]])
     assert neighbour_accuracy(known, labels, asked, torch.tensor([0])) == 1
     assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0
+
+
+def test_frozen_features_are_scored_on_the_images_that_are_held_out() -> None:
+    """The second layer's are turned round there, and a fourth of the labels differs."""
+    pytest.importorskip("sklearn")
+    x, labels = torch.tensor([[-1.0], [1.0]] * 4), torch.tensor([0, 1] * 4)
+    train = Features({"mean": torch.stack((x, x))}, labels, 0)
+    asked, wanted = x[:4], torch.tensor([0, 1, 0, 0])
+    held = Features({"mean": torch.stack((asked, -asked))}, wanted, 0)
+    scores = [(row["linear"], row["neighbours"]) for row in score_features(train, held)]
+    assert scores == [(0.75, 0.75), (0.25, 0.25)]
 
 
 def test_groups_and_initial_weights() -> None:

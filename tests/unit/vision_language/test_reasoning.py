@@ -20,7 +20,7 @@ from magneto.vision_language.reasoning import (
     load_statements,
     statement_files,
 )
-from magneto.vision_language.tables import missing_images
+from magneto.vision_language.tables import LOST, MISSING, missing_images
 from tests.evaluating import measured, taught
 from tests.shards import write_lines
 from tests.unit.vision.image_files import write
@@ -68,6 +68,16 @@ def test_a_set_of_images_is_held_out_whole(tmp_path: Path) -> None:
     assert {*found.validation.values("sentence_key")} == {f"{group}-0" for group in held}
     assert load(tmp_path, validation_fraction=0.3).validation.digest == found.validation.digest
     assert load(tmp_path, validation_fraction=0.5).validation.digest != found.validation.digest
+
+
+def test_a_statement_that_lacks_one_of_its_images_is_not_trained_on(tmp_path: Path) -> None:
+    write_nlvr2(tmp_path)
+    for name in ("train-0-0-img1", "train-2-1-img0", "dev-0-1-img0"):
+        next(tmp_path.rglob(f"{name}.png")).unlink()
+    found = load(tmp_path)
+    assert (len(found.train), len(found.validation)) == (10, 12)
+    assert not missing_images(found.train).any()
+    assert (found.counts[MISSING], found.counts[LOST]) == (2, 1)
 
 
 def test_the_authors_repository_has_another_set_too(tmp_path: Path) -> None:
