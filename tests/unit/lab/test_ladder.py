@@ -51,7 +51,8 @@ from magneto.lab.ladder import (
     shape,
 )
 from magneto.lab.outcome import Scored
-from magneto.lab.report.ladder import write_ladder
+from magneto.lab.report.ladder import draw_over_size, write_ladder
+from magneto.lab.report.plot import Plot, series_of
 from magneto.lab.update import Optimizer, Reading, Update
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
@@ -232,6 +233,23 @@ def test_known_laws_are_recovered_and_cells_are_few(
     damaged["forecast"]["rows"]["sub"]["best_rate"]["high"] *= 1.01
     write_json(tmp_path / "forecast.json", damaged)
     assert len(check_folder(tmp_path).wrong) == 1
+
+
+def test_the_line_of_a_law_goes_through_what_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plot, "finish", lambda plot: plot)
+    sizes, exponents = [64, 256], {"pre": -0.25, "sub": 0.5}
+    rungs = [{"size": size, "rows": {row: {"loss": 2 * (size / 1024) ** exponent}
+                                     for row, exponent in exponents.items()}}
+             for size in sizes]  # fmt: skip
+    laws = {row: {"loss": {"value": 2.0, "low": 1.9, "high": 2.1, "exponent": exponent}}
+            for row, exponent in exponents.items()}  # fmt: skip
+    found = {"axis": "width", "sizes": sizes, "target": 1024, "rungs": rungs,
+             "forecast": {"rows": laws}}  # fmt: skip
+    plot: Any = draw_over_size(found, series_of([*exponents], {}), "loss", "loss")
+    dashed = [line.get_data() for line in plot.main.lines if list(line.get_xdata()) == [64, 1024]]
+    assert [list(heights) for _, heights in dashed] == [
+        pytest.approx([rungs[0]["rows"][row]["loss"], 2.0]) for row in exponents
+    ]
 
 
 def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: list[str]) -> None:

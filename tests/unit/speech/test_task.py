@@ -206,6 +206,7 @@ def test_the_best_path_rises_in_the_middle_of_each_labels_frame(
         ("one", pytest.approx(0.06)), ("two", pytest.approx(0.28)),
     ]  # fmt: skip
     assert np.array_equal(axes.images[0].get_array(), features.T)
+    assert axes.images[0].origin == image.origin == "lower"  # low bins and first labels
     assert axes.images[0].get_extent() == pytest.approx([0, 0.4, 0, 8])
 
 

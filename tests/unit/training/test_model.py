@@ -14,13 +14,14 @@ from magneto.lab.sweep import check_weights_first, prepare_task
 from magneto.language.config import LanguageModelConfig
 from magneto.language.models import LanguageModel
 from magneto.recipe import load_recipe
-from magneto.training.distributed import World, single_process
+from magneto.training.distributed import Piece, World, single_process
 from magneto.training.model import (
     build_on_meta,
     check_memory,
     check_model_memory,
     count_flops,
     ctc_loss,
+    draw_parameters,
     gigabytes,
     initial_model,
     memory_of,
@@ -66,6 +67,18 @@ def test_values_depend_on_seed_and_name_alone() -> None:
     assert not torch.equal(other["embedding.table.weight"], short["embedding.table.weight"])
     first, second = (short[f"decoder.layers.{i}.feed_forward.mlp.fc1.weight"] for i in (0, 1))
     assert not torch.equal(first, second)
+
+
+def test_a_rank_begins_with_its_own_rows_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(tensor: Tensor) -> Piece:
+        return Piece(tensor.detach()[2:5], 2, tuple(tensor.shape), sharded=True)
+
+    whole, part = nn.Linear(4, 6), nn.Linear(4, 6)
+    draw_parameters(whole, 3)
+    monkeypatch.setattr("magneto.training.model.piece_of", rows)
+    draw_parameters(part, 3)
+    for found, expected in zip(part.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(found[2:5], expected[2:5])
 
 
 class Parent(nn.Module):
