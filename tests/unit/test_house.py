@@ -13,9 +13,9 @@ from tests.unit.test_imports import FILES, module_name
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 47_510,
-    "lines of tests": 32_290,
-    "lines of benchmarks": 4_520,
+    "lines of source": 47_691,
+    "lines of tests": 33_013,
+    "lines of benchmarks": 4_516,
     "modules": 154,
     "modules with one importer": 23,
     "modules that causal_lm loads": 25,
