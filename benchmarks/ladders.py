@@ -61,6 +61,8 @@ LADDERS = {
     "--widths 32,64,128,256 --target 512",
     "translation-width-18": f"{PAIRS} --model.encoder_layers 18 --model.decoder_layers 18 "
     "--widths 32,64,128 --target 512 --seeds 1,2,3",
+    "translation-width-18-french": f"{PAIRS} --data.source builtin:phrases:fr,en "
+    "--model.encoder_layers 18 --model.decoder_layers 18 --widths 32,64 --target 512",
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
     "images-width-12": f"{IMAGES} --model.layers 12 --training.batch_size 32 "
