@@ -121,7 +121,7 @@ def predictions(rows: Sequence[Mapping[str, str]]) -> Figure:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        axis.set_major_locator(LogLocator(10, subs=(1, 3)))
         axis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.set(xlabel="measured best rate", ylabel="predicted best rate, 80 % interval")
