@@ -542,9 +542,8 @@ def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
     rates = [entry for entry in entries if entry.get("trivial_rates")]
     if rates:
         errors = {"forecast": median(entry["off"] for entry in rates)}
-        # By position, because forecasts of earlier versions have other names for these rates.
-        for place, name in enumerate(rates[-1]["trivial_rates"]):
-            errors[name] = median([*one["trivial_rates"].values()][place]["off"] for one in rates)
+        for name in rates[0]["trivial_rates"]:
+            errors[name] = median(entry["trivial_rates"][name]["off"] for entry in rates)
         listed = ", ".join(f"{value:.2f} for the {name}" for name, value in errors.items())
         text += f" The median error of the best rate was a factor of {listed}."
     return text
