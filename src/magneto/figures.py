@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
@@ -17,7 +17,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.image import imsave
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
@@ -62,8 +61,6 @@ LETTER, LINE, HEADING, LEGEND = 0.062, 0.15, 0.2, 2.2
 # Margin of an image as a share of its panel, maximum text lines above it, maximum letters of a
 # table's cell.
 MARGIN, MOST_LINES, MOST_LETTERS = 0.03, 5, 70
-# Approximate width of an image grid and the gap between its tiles, in pixels.
-WIDTH, GAP = 640, 2
 # Maximum classes of a confusion matrix, and the smallest labelled share of a row.
 MOST_CLASSES, LEAST_SHARE = 30, 0.05
 
@@ -78,14 +75,6 @@ class Panel:
 
     image: np.ndarray | None = None
     words: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A group of panels with a heading."""
-
-    panels: Sequence[Panel] = field(default_factory=tuple)
-    heading: str = ""
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
@@ -116,43 +105,24 @@ def as_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def image_grid(rows: Sequence[np.ndarray]) -> bytes:
-    """Return a PNG with a grid of images.
-
-    Each row is an array (images, height, width, channels) with values in [-1, 1]. All arrays have
-    the same shape.
-    """
-    images = ((np.stack(rows).clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
-    images = np.broadcast_to(images, (*images.shape[:-1], 3))
-    scale = max(1, round(WIDTH / (images.shape[1] * images.shape[3])))
-    large = images.repeat(scale, 2).repeat(scale, 3)
-    framed = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=255)
-    down, across, height, width, _ = framed.shape
-    grid = framed.transpose(0, 2, 1, 3, 4).reshape(down * height, across * width, 3)
-    file = io.BytesIO()
-    pixels = np.ascontiguousarray(grid[:-GAP, :-GAP])
-    imsave(file, pixels, format="png", metadata={"Software": "Magneto"})
-    return file.getvalue()
-
-
 def image_panels(
-    sections: Sequence[Section],
+    sections: Sequence[tuple[str, Sequence[Panel]]],
     columns: int,
     side: float = 2.0,
     legend: Sequence[tuple[Any, str]] = (),
 ) -> bytes:
-    """Return a PNG with the panels and headings of several sections.
+    """Return a PNG with the panels of several sections.
 
-    A row has at most `columns` panels. A panel is `side` inches wide. `legend` lists
-    matplotlib colours and their meanings.
+    A section is a pair of a heading, which may be "", and panels. A row has at most `columns`
+    panels. A panel is `side` inches wide. `legend` lists matplotlib colours and their meanings.
     """
     letters = int(side / LETTER)
     lines: list[tuple[float, str | list[tuple[Panel, str]]]] = []
-    for section in sections:
-        lines += [(HEADING, text) for text in wrap(section.heading, letters * columns)]
-        for start in range(0, len(section.panels), columns):
+    for heading, panels in sections:
+        lines += [(HEADING, text) for text in wrap(heading, letters * columns)]
+        for start in range(0, len(panels), columns):
             row = [(panel, wrapped(panel.words, letters))
-                   for panel in section.panels[start : start + columns]]  # fmt: skip
+                   for panel in panels[start : start + columns]]  # fmt: skip
             above = max(words.count("\n") + 1 if words else 0 for _, words in row)
             lines.append((side + LINE * (above + 0.5), row))
     high = sum(height for height, _ in lines)

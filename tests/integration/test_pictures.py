@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from magneto.figures import Panel, Section, confusion_matrix, image_grid, image_panels, table
+from magneto.figures import Panel, confusion_matrix, image_panels, table
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -15,23 +15,10 @@ def pixels(png: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
-def test_a_grid_has_the_images_pixels_enlarged_between_white_lines() -> None:
-    rows = [np.full((2, 4, 4, 1), -1.0), np.zeros((2, 4, 4, 1))]
-    rows[0][1, 0, 0] = 1.0
-    found = pixels(image_grid(rows))
-    scale = 640 // 8
-    assert found.shape == (8 * scale + 2, 8 * scale + 2, 3)
-    assert (found[: 4 * scale, : 4 * scale] == 0).all()
-    assert (found[: 4 * scale, 4 * scale : 4 * scale + 2] == 255).all()
-    corner = found[:scale, 4 * scale + 2 : 5 * scale + 2]
-    assert (corner == 255).all() and (found[:scale, 5 * scale + 2 :] == 0).all()
-    assert (found[4 * scale + 2 :, : 4 * scale] == 128).all()
-
-
 def test_panels_stand_in_lines_and_the_same_ones_give_the_same_bytes() -> None:
     red, blue = (np.zeros((5, 5, 3), np.uint8) for _ in range(2))
     red[..., 0], blue[..., 2] = 255, 255
-    sections = [Section([Panel(), Panel(red, "costs $1 or $2"), Panel(blue)], heading="a heading")]
+    sections = [("a heading", [Panel(), Panel(red, "costs $1 or $2"), Panel(blue)])]
     png = image_panels(sections, 2)
     assert png == image_panels(sections, 2)
     found = pixels(png).astype(int)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from magneto.figures import Panel, Section, confusion_matrix, image_grid, image_panels
+from magneto.figures import Panel, confusion_matrix, image_panels
 from magneto.training.task import Figure
 from magneto.vision.config import IGNORED
 from magneto.vision.models import ImageEncoder
@@ -21,9 +21,9 @@ from magneto.vision.transforms import InputFormat, with_channels
 CODES, PATCHES = 16, 16
 # Other figures: images in a row, heads, mistakes in a row, letters of a class's name.
 IMAGES, HEADS, COLUMNS, LONGEST = 8, 6, 4, 20
-# Side in inches of a panel that shows a mistake; smallest side of a segmentation's panel, and the
-# most image pixels that the panel shows per inch.
-MISTAKE, OVERLAY, DPI = 1.8, 3.8, 94
+# Width in inches of rows of images. Side in inches of a panel that shows a mistake; smallest side
+# of a segmentation's panel, and the most image pixels that the panel shows per inch.
+ACROSS, MISTAKE, OVERLAY, DPI = 6.4, 1.8, 3.8, 94
 # Opacity of a class's colour. Step of the hue from one class to the next: the golden section, so
 # that no two of few classes look alike.
 OPACITY, HUE_STEP = 0.55, 0.6180339887498949
@@ -67,7 +67,9 @@ def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor
 
 def tiles(rows: Sequence[Tensor]) -> bytes:
     """Draw rows of images as a PNG. Images are (count, channels, height, width) in [-1, 1]."""
-    return image_grid([row.movedim(1, -1).numpy() for row in rows])
+    pixels = ((torch.cat(list(rows)).clamp(-1, 1) + 1) * 127.5).round().byte().movedim(1, -1)
+    panels, columns = [Panel(image) for image in pixels.numpy()], len(rows[0])
+    return image_panels([("", panels)], columns, ACROSS / columns)
 
 
 def short(names: Sequence[str], number: int) -> str:
@@ -98,7 +100,7 @@ def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFor
     )
     panels = [Panel(input_format.restore(image.numpy()), said)
               for image, said in zip(images, words, strict=True)]  # fmt: skip
-    image = image_panels([Section(panels)], COLUMNS, MISTAKE)
+    image = image_panels([("", panels)], COLUMNS, MISTAKE)
     return Figure("mistakes", "Most confident mistakes", caption, image)
 
 
@@ -225,7 +227,7 @@ def overlay_panels(
     shares, colours = 100 * counts / max(counts.sum(), 1), class_colours(len(names)) / 255
     legend = [(colours[number], f"{names[number]}  {shares[number]:.3g} %") for number in order]
     side = max(OVERLAY, max(shown[0].shape) / DPI)
-    return image_panels([Section(panels)], len(panels), side, legend)
+    return image_panels([("", panels)], len(panels), side, legend)
 
 
 def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> bytes:

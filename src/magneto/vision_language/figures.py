@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from magneto.data.stream import evaluation_order
-from magneto.figures import Panel, Section, image_panels
+from magneto.figures import Panel, image_panels
 from magneto.training.task import Figure
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
@@ -79,7 +79,7 @@ def attention_figure(
         for start in range(0, len(token_panels), ACROSS):
             panels += [Panel() if start else Panel(pixels), *token_panels[start : start + ACROSS]]
         above = heading(int(rows[row]), answers[row]) if side == 0 else ""
-        sections.append(Section(panels, "   —   ".join(filter(None, (above, sides[side])))))
+        sections.append(("   —   ".join(filter(None, (above, sides[side]))), panels))
         cut |= len(tokens) > TOKENS
     if not sections:
         return []
@@ -121,7 +121,7 @@ def captions_figure(rows: ImageSplit, chosen: Sequence[int], written: Sequence[s
     caption = (
         f"{len(panels)} validation images with the model's caption and the first reference caption."
     )
-    picture = image_panels([Section(panels)], IN_LINE)
+    picture = image_panels([("", panels)], IN_LINE)
     return Figure("captions", "Captions", caption, picture)
 
 
@@ -143,5 +143,5 @@ def searches_figure(
         f"images by cosine similarity, out of {len(chosen)}. For {right} of {shown} captions, the "
         "nearest image is the caption's own image."
     )
-    picture = image_panels([Section(panels)], 1 + found)
+    picture = image_panels([("", panels)], 1 + found)
     return Figure("searches", "Images retrieved by captions", caption, picture)

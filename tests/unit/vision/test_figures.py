@@ -64,6 +64,16 @@ def test_rows_of_the_figures_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(drawn[2], [images[:1], grey, images[:1], guessed])
 
 
+def test_tiles_stand_in_rows_and_are_black_at_minus_one() -> None:
+    rows = [torch.stack([torch.full((1, 4, 4), level) for level in row])
+            for row in ((-2.0, 0.0), (1.0, -1.0))]  # fmt: skip
+    drawn = np.asarray(Image.open(io.BytesIO(figures.tiles(rows))).convert("RGB"))
+    down, across, _ = drawn.shape
+    found = [[int(drawn[row * down // 8, column * across // 4, 0]) for column in (1, 3)]
+             for row in (2, 6)]  # fmt: skip
+    assert found == [[0, 128], [255, 0]]
+
+
 def test_attention_is_of_the_last_layer_to_each_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[list[torch.Tensor]] = []
     monkeypatch.setattr(figures, "tiles", lambda rows: drawn.append(list(rows)) or b"")
@@ -84,12 +94,12 @@ def test_a_segmentation_beside_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
     answer = np.repeat(np.array([[1, 3, 3, 1]], np.uint8), 100, 1).repeat(2, 0)
     figure = figures.overlay_figure(1, "a/b c.d.png", pixels, mask, answer, ["w", "x", "y", "z"])
     assert "66.7%" in figure.caption and figure.title == "Segmentation of b c.d.png"
-    (section,), columns, side, legend = drawn
+    ((_, panels),), columns, side, legend = drawn
     assert columns == 3 and side == pytest.approx(400 / figures.DPI)
     assert [words for _, words in legend] == ["x  57.1 %", "z  42.9 %"]
     assert np.allclose(legend[1][0], class_colours(4)[3] / 255)
     wanted = [pixels, *(overlay(pixels, each, class_colours(4)) for each in (mask, answer))]
-    assert all(map(np.array_equal, [panel.image for panel in section.panels], wanted))
+    assert all(map(np.array_equal, [panel.image for panel in panels], wanted))
 
 
 def test_confusion_has_short_names_and_the_commonest_classes() -> None:
