@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import signal
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -50,18 +49,6 @@ CRASH = "to debug, set training.num_workers to 0. Batches are then made in the m
 
 class BatchError(ValueError):
     """Failure to make a batch."""
-
-
-class WorkerTraceback(Exception):
-    """Cause of a `BatchError`, with the worker's traceback as text."""
-
-
-@dataclass(frozen=True)
-class WorkerFailure:
-    """Error of a worker as text, since some exceptions can't be pickled."""
-
-    reason: str
-    traceback: str
 
 
 class BatchPrefetcher:
@@ -136,11 +123,9 @@ class BatchPrefetcher:
             found = made.result()
         except BrokenProcessPool:
             return self._raise_death(step)
-        except Exception as error:  # the batch could not be pickled
-            found = WorkerFailure(error_line(error), traceback.format_exc())
-        if isinstance(found, WorkerFailure):
-            message = f"making the batch of step {step + 1} failed: {found.reason}"
-            raise BatchError(message) from WorkerTraceback(found.traceback)
+        except Exception as error:  # the pool adds the worker's traceback
+            message = f"making the batch of step {step + 1} failed: {error_line(error)}"
+            raise BatchError(message) from error
         try:
             return self._pinned(found.attach() if isinstance(found, SharedBatch) else found)
         except FileNotFoundError:  # the worker died with the batch
@@ -236,8 +221,8 @@ def make_shared(step: int) -> Any:
         if not hasattr(os, "memfd_create"):
             return pieces
         shared = share(pieces)
-    except Exception as error:  # raised in the main process
-        return WorkerFailure(error_line(error), traceback.format_exc())
+    except Exception as error:  # some exceptions can't be pickled
+        raise BatchError(error_line(error)) from error
     _job.kept.append((step, shared.file))
     return shared
 
