@@ -18,10 +18,7 @@ from magneto.files import import_extra
 PHRASES = 12_000
 SEED = 1
 # Minimum numbers of names in Babel's data for a language, near the numbers for English.
-LEAST_TERRITORIES = 200
-LEAST_LANGUAGES = 100
-LEAST_UNITS = 80
-LEAST_CURRENCIES = 100
+LEAST_NAMES = {"territories": 200, "languages": 100, "unit_display_names": 80, "currencies": 100}
 
 UNITS = (
     "length-kilometer", "length-meter", "length-centimeter", "mass-kilogram", "mass-gram",
@@ -52,12 +49,7 @@ def phrase_languages() -> list[str]:
         if "_" in name:
             continue
         locale = babel.Locale.parse(name)
-        if (
-            len(locale.territories) >= LEAST_TERRITORIES
-            and len(locale.languages) >= LEAST_LANGUAGES
-            and len(locale.unit_display_names) >= LEAST_UNITS
-            and len(locale.currencies) >= LEAST_CURRENCIES
-        ):
+        if all(len(getattr(locale, table)) >= least for table, least in LEAST_NAMES.items()):
             found.append(name)
     return found
 

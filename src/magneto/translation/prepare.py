@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,8 @@ class TranslationVocabulary:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of generated tokens up to the end token, without tags."""
-        kept: list[int] = []
-        for token in tokens:
-            if token == self.end:
-                break
-            if token < self.tokenizer.vocab_size:
-                kept.append(int(token))
-        return self.tokenizer.decode(kept)
+        generated = takewhile(lambda token: token != self.end, tokens)
+        return self.tokenizer.decode([int(n) for n in generated if n < self.tokenizer.vocab_size])
 
     def save(self, directory: Path) -> None:
         """Write tokenizer and languages into an existing directory."""
@@ -307,22 +302,20 @@ class CacheWriter:
             return load_tokenizer(name)
         texts = self._tokenizer_texts()
         if name == "sentencepiece":
-            model = train_sentencepiece(texts, "unigram", size, self.config.tokenizer_lines)
+            lines = self.config.tokenizer_lines
+            model = train_sentencepiece(texts, "unigram", size, lines, self.progress)
             (directory / "tokenizer.model").write_bytes(model)
         else:
-            train_bpe(texts, size, directory / "tokenizer.json")
+            train_bpe(texts, size, directory / "tokenizer.json", progress=self.progress)
         return load_tokenizer(directory)
 
     def _tokenizer_texts(self) -> Iterator[str]:
-        number = 0
         for pair in self.text.pairs:
             left = TOKENIZER_CHARACTERS // len(self.text.pairs)
             for texts in self.text.unfiltered(pair, "train", Counts()):
                 left -= sum(map(len, texts))
                 if left < 0:
                     break
-                number += 1
-                self.progress.update("training a tokenizer on pairs", number, None)
                 yield from texts
 
 

@@ -213,10 +213,10 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
 
 
 def read_sentences(path: Path, counts: Counts) -> Iterator[str]:
-    """Yield the lines of a file, without the lines of XML tags in IWSLT's training files.
+    """Yield the lines of a file without their line ends.
 
-    In the test sets of IWSLT (.xml) and WMT (.sgm), the text between <seg> and </seg> counts as a
-    line.
+    The lines of XML tags in IWSLT's training files are left out. In the test sets of IWSLT (.xml)
+    and WMT (.sgm), the text between <seg> and </seg> counts as a line.
     """
     name = unpacked_name(path)
     segmented, tagged = name.endswith((".xml", ".sgm")), ".tags." in name
@@ -226,7 +226,7 @@ def read_sentences(path: Path, counts: Counts) -> Iterator[str]:
         elif tagged and TAG.match(line):
             counts[TAGS] += 1
         else:
-            yield line
+            yield line.removesuffix("\n").removesuffix("\r")
 
 
 def read_aligned(
@@ -239,10 +239,7 @@ def read_aligned(
             longer, shorter = (one, other) if right is None else (other, one)
             raise ValueError(f"{longer} has more lines than {shorter} ({number}): the files are "
                              "not aligned")  # fmt: skip
-        one_line, other_line = (
-            line.removesuffix("\n").removesuffix("\r") for line in (left, right)
-        )
-        yield one_line, other_line
+        yield left, right
 
 
 def record_parts(path: Path, split: str, named: frozenset[str]) -> list[Part]:

@@ -70,7 +70,7 @@ def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypat
     pytest.importorskip("sentencepiece")
     train, asked = prepare_module.train_sentencepiece, []
     monkeypatch.setattr(prepare_module, "train_sentencepiece",
-                        lambda *given: asked.append(given[1:]) or train(*given))  # fmt: skip
+                        lambda *given: asked.append(given[1:4]) or train(*given))  # fmt: skip
     for lines in (700, 900, 900):
         prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
     assert asked == [("unigram", 290, 700), ("unigram", 290, 900)]
