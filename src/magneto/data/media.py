@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from errno import ENOENT
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import numpy as np
 
 from magneto.data.cache import file_states
 from magneto.data.files import read_bytes
-from magneto.files import import_extra
 
 # Lower-case endings of media files. The content decides how a file is decoded.
 IMAGE_ENDINGS = (
@@ -229,9 +229,7 @@ class HubMedia(MediaColumn):
         return f"{self.where}, row {number}"
 
     def sizes(self) -> np.ndarray:
-        compute: Any = import_extra(
-            "pyarrow.compute", "hf", "Parquet files and sources hf:NAME need the package pyarrow"
-        )
+        compute: Any = import_module("pyarrow.compute")  # the package `datasets` needs it
         lengths = [compute.binary_length(chunk).to_pylist() for chunk in self._field("bytes")]
         return np.array([-1 if n is None else n for part in lengths for n in part], np.int64)
 

@@ -28,6 +28,8 @@ MASK_NAMES = (MASK, "[MASK]")
 # Characters of text on which a tokenizer is trained; more change little and take long.
 BPE_CHARACTERS = 100_000_000
 MOST_TOKENS = 1 << 24
+# Files of tokenizers. The last is a SentencePiece model in an exported directory.
+FILES = ("tokenizer.bytes", "tokenizer.json", "tokenizer.model", "sentencepiece.model")
 # Length of pieces of long lines, which SentencePiece would skip above its limit in bytes.
 LINE_CHARACTERS = 4000
 
@@ -215,7 +217,10 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
         return ByteTokenizer()
     path = user_path(name)
     if path.is_dir():
-        return _load_directory(path)
+        found = next((path / file for file in FILES if (path / file).exists()), None)
+        if found is None:
+            raise FileNotFoundError(f"{path} has no tokenizer ({', '.join(FILES)})")
+        return ByteTokenizer() if found.suffix == ".bytes" else load_tokenizer(found)
     if not path.is_file():
         known = "bpe (trained on first use), bytes, a tokenizer.json, or a SentencePiece .model"
         raise FileNotFoundError(
@@ -235,16 +240,6 @@ def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer
     if wanted is not None and wanted < least:
         raise ValueError(f"model.vocab_size ({wanted}) is too small for the {least} tokens of "
                          f"{whose}: raise model.vocab_size or leave it out")  # fmt: skip
-
-
-def _load_directory(path: Path) -> Tokenizer:
-    if (path / "tokenizer.bytes").exists():
-        return ByteTokenizer()
-    # The last is a SentencePiece model in an exported directory.
-    for name in ("tokenizer.json", "tokenizer.model", "sentencepiece.model"):
-        if (path / name).exists():
-            return load_tokenizer(path / name)
-    raise FileNotFoundError(f"no tokenizer.json, tokenizer.model or tokenizer.bytes in {path}")
 
 
 def train_bpe(
