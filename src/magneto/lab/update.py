@@ -37,7 +37,6 @@ from magneto.theory.bounds import (
     Scales,
     bound,
     derived_scales,
-    effective_scale,
     encoder_decoder_bound,
     find_family,
 )
@@ -300,7 +299,7 @@ def effective_scales(stack: ProbedStack) -> Scales:
 @torch.no_grad()
 def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
     squares = [
-        effective_scale(weight.shape[1], weight.double().var(correction=0).item()) ** 2
+        weight.shape[1] * weight.double().var(correction=0).item()
         for role, weight in weights
         if role in roles
     ]
