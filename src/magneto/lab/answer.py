@@ -21,7 +21,8 @@ ENOUGH_SEEDS = 4
 
 def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) -> list[str]:
     """Return the conclusions of a comparison as sentences, the main conclusion first."""
-    ranked = ranking(summaries, higher_is_better)
+    scored = [s for s in summaries if s.score is not None]
+    ranked = sorted(scored, key=lambda s: s.score or 0.0, reverse=higher_is_better)
     sentences = best(summaries, ranked, metric) if ranked else [nothing_learned(summaries)]
     if undecided(summaries, ranked):
         sentences.append("The best row is undecided, because one seed gives no measure of noise.")
@@ -31,11 +32,6 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
     if never and ranked:
         sentences.append(f"Rows without a rate at which all seeds learned: {', '.join(never)}.")
     return sentences
-
-
-def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summary]:
-    ranked = [s for s in summaries if s.score is not None]
-    return sorted(ranked, key=lambda s: s.score or 0.0, reverse=higher_is_better)
 
 
 def nothing_learned(summaries: Sequence[Summary]) -> str:

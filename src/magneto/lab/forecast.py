@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -129,10 +129,9 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     best_rate, loss, edge = find_vertex(full, best, edge_error)
     if edge == "largest" and above is not None:
         edge = "stability"
-    upwards = sorted(rate for rate in losses if rate >= best)
-    stable = list(takewhile(lambda rate: rate not in failed, upwards))
-    following = upwards[len(stable)] if len(stable) < len(upwards) else None
-    middle = math.sqrt(stable[-1] * following) if following else None
+    following = min((rate for rate in failed if rate > best), default=None)
+    largest = max(rate for rate in losses if following is None or rate < following)
+    middle = math.sqrt(largest * following) if following else None
     return {
         "best_rate": best_rate,
         "loss": loss if seeds > 1 else {**loss, "error": ONE_SEED},
@@ -140,9 +139,9 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
         "best_tried": best,
         "seeds": seeds,
         "seed_losses": full[best],
-        "largest_stable": stable[-1],
+        "largest_stable": largest,
         "next_failed": following,
-        "stable_rate": middle and {"value": middle, "low": stable[-1], "high": following,
+        "stable_rate": middle and {"value": middle, "low": largest, "high": following,
                                    "error": BETWEEN},
     }  # fmt: skip
 

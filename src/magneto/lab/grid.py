@@ -162,8 +162,7 @@ def cell_directory(folder: Path, cell: Cell) -> Path:
 
 
 def is_done(folder: Path, cell: Cell) -> bool:
-    result = read_result(folder, cell)
-    return result is not None and result["status"] != "interrupted"
+    return read_result(folder, cell) is not None
 
 
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -86,8 +85,7 @@ class Ladder:
         return folder / "rungs" / f"{self.axis}-{size}"
 
     def first_recipe(self, size: int) -> Recipe:
-        rows = {name: values[0] for name, values in self.rows.items()}
-        cell = Cell({**rows, RATE: self.rates[0], SEED: self.seeds[0]})
+        cell = Cell({**rows_of(self)[0], RATE: self.rates[0], SEED: self.seeds[0]})
         return self.sweep(size, [cell.values]).load(cell)
 
     def forecast_file(self, folder: Path, size: int) -> Path:
@@ -350,8 +348,7 @@ def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any
 
 
 def rows_of(ladder: Ladder) -> list[dict[str, Any]]:
-    product = replace(ladder.sweep(ladder.sizes[0], []), grid=ladder.rows)
-    return [cell.values for cell in product.cells()]
+    return [cell.values for cell in Sweep(ladder.recipe, {}, ladder.rows).cells()]
 
 
 def next_cells(
@@ -415,10 +412,8 @@ def next_stable(
         guess = [rate for rate in (below, beside(below, 1)) if rate < math.inf]
         if left := [(rate, seed) for rate in guess if rate not in tested]:
             return left
-    upwards = [rate for rate in tested if rate >= best]
-    steady = list(takewhile(lambda rate: rate not in failed, upwards))
-    largest = steady[-1]
-    above = upwards[len(steady)] if len(steady) < len(upwards) else None
+    above = min((rate for rate in tested if rate > best and rate in failed), default=None)
+    largest = max(rate for rate in tested if above is None or rate < above)
     following = beside(largest, 1) if above is None else beside(above, -1)
     wanted = following < math.inf if above is None else following > 1.2 * largest
     return [(following, seed)] if wanted else []
@@ -426,12 +421,9 @@ def next_stable(
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
     """Return the nearest rates below and above `best`, among `RATES` and the tested rates."""
-    lower = [rate for rate in tried if rate < best]
-    upper = [rate for rate in tried if rate > best]
-    return (
-        max([beside(best, -1), *lower[-1:]]),
-        min([beside(best, 1), *upper[:1]]),
-    )
+    lower = max([beside(best, -1), *(rate for rate in tried if rate < best)])
+    upper = min([beside(best, 1), *(rate for rate in tried if rate > best)])
+    return lower, upper
 
 
 def nearest(rate: float, rates: Sequence[float] = RATES) -> float:
@@ -471,13 +463,8 @@ def afforded(
 
 
 def seconds_of(rung_folder: Path) -> list[float]:
-    """Return the seconds that each finished run of a size took."""
-    found = []
-    for path in sorted(rung_folder.glob("cells/*/outcome.json")):
-        result = read_object(path, "status", "step")
-        if result["status"] != "interrupted":
-            found.append(float(result["seconds"]))
-    return found
+    paths = sorted(rung_folder.glob("cells/*/outcome.json"))
+    return [float(read_object(path, "seconds")["seconds"]) for path in paths]
 
 
 def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]:

@@ -227,7 +227,6 @@ def _imbalance(run: ShortRun) -> Finding:
 
 
 def _attention(run: ShortRun) -> Finding:
-    """Find the layer and step with the smallest ratio of attention entropy to maximum entropy."""
     shares = [
         (layer.entropy_share, layer.attention_logit_max or 0.0, layer.name, step.step)
         for step in run.steps

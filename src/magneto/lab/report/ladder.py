@@ -24,7 +24,6 @@ from magneto.lab.report.report import (
     TEXT,
     as_csv,
     facts,
-    script_json,
     template,
     write_figures,
 )
@@ -68,8 +67,9 @@ def write_ladder(found: Found, directory: Path) -> Path:
     runs = f"{found['cells']}; {found['hours']:.2f} hours of training in total"
     words = {"found": found, "sections": sections, "facts": facts(found, runs)}
     page = template("ladder.html.jinja").render(
-        **words, legend=list(series.values()), swatch=swatch, hits=script_json(drawings)
-    )
+        **words, legend=list(series.values()), swatch=swatch,
+        hits={drawing.name: drawing.hits for drawing in drawings},
+    )  # fmt: skip
     write_figures(drawings, directory / FIGURES)
     write_bytes(directory / TABLE, as_csv(COLUMNS, table_rows(found)))
     write_bytes(directory / TEXT, template("ladder.md.jinja").render(**words).encode())
@@ -194,7 +194,6 @@ def gap_lines(found: Found) -> Iterator[list[str]]:
 
 
 def held_out_section(found: Found) -> Section:
-    """Return the section that compares the forecasts for trained sizes with the measurements."""
     titles, rows = dict(SHOWN), []
     for entry in found["held_out"]:
         digits = 4 if entry["what"] in ("loss", "gap") else 3
@@ -215,7 +214,6 @@ def held_out_section(found: Found) -> Section:
 
 
 def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Plot:
-    """Draw the scores at one size against the learning rate."""
     cells = [cell for part in rung["rows"].values() for cell in part["cells"]]
     shown = {**rung, "cells": cells, "placements": list(series),
              "learning_rates": sorted({cell["learning_rate"] for cell in cells})}  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +76,7 @@ def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool
     page = template("report.html.jinja").render(
         **describe(comparison), scores=scores, curves=curves, updates=updates,
         activations=activations, downloads=downloads, legend=list(series.values()), swatch=swatch,
-        hits=script_json(drawings),
+        hits={drawing.name: drawing.hits for drawing in drawings},
     )  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
     cells = comparison["cells"]
@@ -135,6 +134,7 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.get_template(name)
 
 
@@ -143,11 +143,6 @@ def write_figures(drawings: Sequence[Plot], directory: Path) -> None:
     for drawing in drawings:
         write_bytes(directory / f"{drawing.name}.svg", drawing.svg.encode())
         write_bytes(directory / f"{drawing.name}.pdf", drawing.pdf())
-
-
-def script_json(drawings: Sequence[Plot]) -> str:
-    hits = {drawing.name: drawing.hits for drawing in drawings}
-    return json.dumps(hits, separators=(",", ":")).replace("<", "\\u003c")
 
 
 @dataclass(frozen=True)
@@ -416,8 +411,8 @@ def write_run_page(page: Mapping[str, Any], directory: Path) -> Path:
         for name, *values in page["metrics"]
     ]
     text = template("run.html.jinja").render(
-        page=page, legend=SERIES, curves=curves, figures=figures, hits=script_json(curves),
-        metrics=metrics,
+        page=page, legend=SERIES, curves=curves, figures=figures,
+        hits={curve.name: curve.hits for curve in curves}, metrics=metrics,
     )  # fmt: skip
     write_bytes(directory / PAGE, text.encode())
     return directory / PAGE
