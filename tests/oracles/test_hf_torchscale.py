@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_named() -> None:
         (state | {"extra": torch.ones(1)}, sub, r"no counterpart of the tensor 'decoder\.extra'"),
         (state, sub | {"activation_fn": "tanh"}, "activation 'tanh' is not supported"),
         ({"weight": torch.ones(1)}, sub, "unknown weights"),
-        (stack(2, True, True), args("sub", "encoder"), "models without embeddings"),
+        (stack(2, True, True), args("sub", "encoder"), r"no encoder\.embed_tokens\.weight, which"),
     ):
         with pytest.raises(ValueError, match=words):
             load_weights(given, values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -44,6 +44,8 @@ from magneto.nn.transformer import Encoder
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 # Model of images and texts. Only the text model is converted.
 WHOLE_KOSMOS2 = "kosmos-2"
+# Regular expression for tensors besides a head that Magneto does not read.
+UNREAD = "position_ids$|^pooler|embed_tokens"
 # Formats of weight files; the first that fits is used.
 FILE_FORMATS: tuple[WeightFormat, ...] = (*torchscale.FORMATS, *timm.FORMATS)
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -80,10 +82,8 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
                          "the unquantised model.")  # fmt: skip
     if config.model_type == WHOLE_KOSMOS2:
         if not isinstance(source, nn.Module):
-            whole, found = _from_pretrained(_theirs("Kosmos2ForConditionalGeneration"), source)
-            if found["missing_keys"]:
-                raise ValueError(f"{source} has no {min(found['missing_keys'])}")
-            source = whole
+            kind = _theirs("Kosmos2ForConditionalGeneration")
+            source = _from_pretrained(kind, source, ignored="")
         source, config = source.text_model, config.text_config  # type: ignore[union-attr]
     if isinstance(source, nn.Module):
         form = find_format(config.model_type, type(source).__name__)
@@ -91,7 +91,11 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     else:
         name = (config.architectures or [""])[0]
         form = find_format(config.model_type, name)
-        state = _read_whole(source, form, name)
+        # In an unsupported class, the remaining tensors are its head.
+        known = form.ignored if name in (*form.classes, "") else UNREAD
+        absent = f"{form.ignored}|logits_bias$"
+        kind = _theirs(form.classes[0])
+        state = _from_pretrained(kind, source, form.prefix, absent, known).state_dict()
     our_config = form.ours(config)
     state = without_prefix(state, form.prefix)
     made = read_state(tensor_pairs(our_config, form.names), state, form.ignored)
@@ -111,14 +115,14 @@ def load_export(source: str | Path, config: Any) -> nn.Module:
     import transformers
 
     auto = getattr(transformers, auto_class((config.architectures or [""])[0]))
-    wrapped, found = _from_pretrained(auto, source)
-    for keys, words in (("missing_keys", "has no"), ("unexpected_keys", "has an unknown tensor")):
-        if found[keys]:
-            raise ValueError(f"{source} {words} {min(found[keys])}")
-    return wrapped.float().unwrap()
+    return _from_pretrained(auto, source).float().unwrap()
 
 
-def _from_pretrained(kind: Any, source: str | Path) -> tuple[Any, dict[str, Any]]:
+def _from_pretrained(
+    kind: Any, source: str | Path, prefix: str = "", absent: str = "^$", ignored: str = "^$"
+) -> Any:
+    # The regular expressions match names, without the prefix, of tensors that the model may lack
+    # (`absent`), and of tensors that it need not know (`ignored`).
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -138,34 +142,17 @@ def _from_pretrained(kind: Any, source: str | Path) -> tuple[Any, dict[str, Any]
     for key, shape, expected in sorted(found["mismatched_keys"]):
         raise ValueError(f"{source}: the shape of {key} is {tuple(shape)}, but must be "
                          f"{tuple(expected)}")  # fmt: skip
-    return model, found
-
-
-def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
-    model, found = _from_pretrained(_theirs(form.classes[0]), source)
-
-    def others(keys: Iterable[str], known: str) -> str:
-        names = sorted(key.removeprefix(form.prefix) for key in keys)
-        names = [name for name in names if not re.search(known, name)]
-        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-        return ", ".join(names[:4]) + more
-
-    missing = others(found["missing_keys"], f"{form.ignored or '^$'}|logits_bias$")
-    if missing:
-        raise ValueError(f"{source} has no {missing}, which a {form.classes[0]} needs")
-    # In an unsupported class, the remaining tensors are its head.
-    known = form.ignored if name in (*form.classes, "") else "position_ids$|^pooler|embed_tokens"
-    if left := others(found["unexpected_keys"], known or "^$"):
-        classes = ", ".join(c for each in FORMATS if each.name == form.name for c in each.classes)
-        raise ValueError(f"{source} is a {name} with tensors {left}, which Magneto does not know. "
-                         f"Supported classes are {classes}.")  # fmt: skip
-    return model.state_dict()
+    for keys, words, known in (
+        ("missing_keys", "has no", absent), ("unexpected_keys", "has an unknown tensor", ignored),
+    ):  # fmt: skip
+        names = sorted(key.removeprefix(prefix) for key in found[keys])
+        if left := [name for name in names if not re.search(known, name)]:
+            raise ValueError(f"{source} {words} {left[0]}, read as {kind.__name__}")
+    return model
 
 
 def read_config(source: str | Path | nn.Module) -> Any:
     """Return transformers' configuration of a model, directory or name on the hub."""
-    if isinstance(source, nn.TransformerEncoder):
-        raise ValueError("convert torch's TransformerEncoder with magneto.hf.from_torch")
     if isinstance(source, nn.Module):
         if not hasattr(source, "config"):
             raise ValueError(f"{type(source).__name__} has no config. Give a transformers model.")

@@ -276,8 +276,9 @@ MARIAN_NAMES: Names = {
 
 
 def check_stacks(config: Any) -> dict[str, Any]:
-    require(config, encoder_attention_heads=config.decoder_attention_heads,
-            encoder_ffn_dim=config.decoder_ffn_dim)  # fmt: skip
+    sizes = {"encoder_attention_heads": config.decoder_attention_heads,
+             "encoder_ffn_dim": config.decoder_ffn_dim}  # fmt: skip
+    require(config.model_type, vars(config), sizes)
     return {}
 
 
@@ -359,7 +360,7 @@ VIT = ModelFormat(
 
 def read_beit(config: Any) -> dict[str, Any]:
     if config.use_relative_position_bias:
-        require(config, use_shared_relative_position_bias=False)
+        require(config.model_type, vars(config), {"use_shared_relative_position_bias": False})
     shared = "shared_relative_bias" if config.use_shared_relative_position_bias else "none"
     grid_positions = "relative_bias" if config.use_relative_position_bias else shared
     return {"max_length": image_length(config), "grid_positions": grid_positions}

@@ -248,12 +248,10 @@ def choice(theirs: str, yes: Any, no: Any) -> Field:
     return Field(theirs, lambda value: yes if value else no, lambda value: value == yes)
 
 
-def require(config: Any, **options: Any) -> None:
+def require(kind: str, options: Mapping[str, Any], required: Mapping[str, Any]) -> None:
     """Raise ValueError if an option does not have the required value."""
-    for name, value in options.items():
-        found = getattr(config, name, value)
-        if found != value:
-            kind = getattr(config, "model_type", "the model")
+    for name, value in required.items():
+        if (found := options.get(name, value)) != value:
             raise ValueError(f"{kind} with {name}={found!r} is not supported, only {value!r}")
 
 
@@ -339,7 +337,7 @@ class ModelFormat:
 
     def ours(self, config: Any) -> Any:
         """Convert transformers' configuration to Magneto's, or raise ValueError."""
-        require(config, **self.required)
+        require(self.name, vars(config), self.required)
         names = {field.theirs for _, field in _known(self.fields)}
         held = {name: getattr(config, name) for name in names if hasattr(config, name)}
         known = read_fields(self.fields, held)
@@ -402,13 +400,10 @@ class WeightFormat:
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
         """Return a Magneto model with the library's weights, in evaluation mode."""
-        for name, value in self.refused.items():
-            if args.get(name, value) != value:
-                raise ValueError(f"{self.name} with {name}={args[name]!r} is not supported, only "
-                                 f"{value!r}")  # fmt: skip
+        require(self.name, args, self.refused)
         copies = {name: tensor.detach().clone().float() for name, tensor in weights.items()}
-        state = self.normalise(copies, args)
         try:
+            state = self.normalise(copies, args)
             config = self.read(state, args)
         except KeyError as error:
             raise ValueError(f"the weights have no {error.args[0]}, which a {self.model.__name__} "

@@ -93,9 +93,6 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     architecture = str(args.get("architecture", ""))
     if any(word in architecture for word in UNSUPPORTED):
         raise ValueError(f"timm's {architecture} is not supported")
-    if "head.weight" not in state:
-        raise ValueError("the weights have no classifier (head.weight). Only image classifiers "
-                         "can be converted.")  # fmt: skip
     pool = args.get("global_pool")
     if isinstance(pool, str) and pool not in ("token", "avg"):  # in MAE's code, a boolean
         raise ValueError(f"global_pool {pool!r} is not supported, only 'token' and 'avg'")

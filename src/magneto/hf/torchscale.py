@@ -93,10 +93,7 @@ class _Torchscale(WeightFormat):
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
         state = _stack_names(state, args)
-        table = state.get(f"{self.stacks[0]}.embed_tokens.weight")
-        if table is None:
-            raise ValueError(f"no {self.stacks[0]}.embed_tokens.weight: models without embeddings "
-                             "are not supported")  # fmt: skip
+        table = state[f"{self.stacks[0]}.embed_tokens.weight"]
         copies = ["decoder.output_projection.weight"] if "decoder" in self.stacks else []
         copies += ["decoder.embed_tokens.weight"] if len(self.stacks) == 2 else []
         equal = [name for name in copies if name in state and torch.equal(state[name], table)]
@@ -201,10 +198,7 @@ def _stack_values(state: State, stack: str, args: Mapping[str, Any]) -> dict[str
     if not heads:
         raise ValueError("unknown number of heads. Give --config FILE with "
                          f"{stack}_attention_heads.")  # fmt: skip
-    fc1 = state.get(f"{stack}.layers.0.ffn.fc1.weight")
-    if fc1 is None:
-        raise ValueError(f"no {stack}.layers.0.ffn.fc1.weight: only plain feed-forward networks "
-                         "are supported")  # fmt: skip
+    fc1 = state[f"{stack}.layers.0.ffn.fc1.weight"]
     positions, length = _positions(state, stack, args)
     numbers = [n.split(".")[2] for n in state if n.startswith(f"{stack}.layers.")]
     return {
@@ -284,9 +278,6 @@ class _Beit3(WeightFormat):
     # All of the authors' models have a mask token; only the pre-training model uses it.
     ignored = re.escape(MASK_TOKEN)
     otherwise = ("embedding_scale",)
-    needed: tuple[str, ...] = (
-        f"{PATCHES}.weight", f"{POSITIONS}.A.weight", WORDS, f"{POSITIONS}.B.weight"
-    )  # fmt: skip
 
     def __init__(
         self, mark: str, model: Any, config: Any, head: Names, sizes: Mapping[str, str],
@@ -301,15 +292,10 @@ class _Beit3(WeightFormat):
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
         parts = ("text_embed.", "vision_embed.", "encoder.")
-        state = {
+        return {
             f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
             for name, tensor in state.items()
         }
-        for name in (*self.needed, *self.sizes.values()):
-            if name not in state:
-                raise ValueError(f"the BEiT-3 weights have no {name}, which a "
-                                 f"{self.model.__name__} needs")  # fmt: skip
-        return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
         width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
@@ -374,7 +360,6 @@ class _Beit3Classifier(_Beit3):
     """Format of BEiT3ForImageClassification, without the language tensors."""
 
     ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
-    needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
 
     def values(self, state: State) -> dict[str, Any]:
         return {
