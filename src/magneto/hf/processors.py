@@ -25,7 +25,7 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
-from magneto.hf.wrapper import MODULE, SavedWithModule, WithoutCopies, auto_map, write_module
+from magneto.hf.wrapper import MODULE, SavedWithModule, auto_map
 from magneto.speech.batching import pad_features, padded_frames
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.features import UTTERANCE_NORMALISERS, FilterBank, Normaliser, SpeechFeatures
@@ -140,7 +140,7 @@ def _tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=fast, **options)
 
 
-class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
+class MagnetoSentencePieceTokenizer(SavedWithModule, SentencePieceBackend):
     """SentencePiece tokenizer with the input template of training.
 
     If a text contains the name of a special token, the name becomes this token. A space before the
@@ -226,15 +226,8 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
         already_has_special_tokens: bool = False,
     ) -> list[int]:
         if already_has_special_tokens:
-            special = set(self.all_special_ids)
-            return [int(token in special) for token in token_ids_0]
+            return super().get_special_tokens_mask(token_ids_0, token_ids_1, True)
         return [int(kind < 0) for _, kind in self._fill_template(token_ids_0, token_ids_1)]
-
-    def save_vocabulary(
-        self, save_directory: str, filename_prefix: str | None = None
-    ) -> tuple[str]:
-        write_module(save_directory)
-        return super().save_vocabulary(save_directory, filename_prefix)
 
 
 def pixels_of(picture: Any) -> np.ndarray:

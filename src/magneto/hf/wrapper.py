@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,12 +69,6 @@ def auto_map(classes: Mapping[str, str]) -> dict[str, str]:
     return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
 
 
-def write_module(directory: str | os.PathLike[str]) -> None:
-    """Write the module to which `auto_map` refers."""
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    Path(directory, f"{MODULE}.py").write_text(MODULE_SOURCE, encoding="utf-8")
-
-
 class WithoutCopies:
     """Mix-in that stops transformers from copying a class's source code into a directory."""
 
@@ -87,10 +81,11 @@ class SavedWithModule(WithoutCopies):
     """Mix-in whose `save_pretrained` also writes the module to which `auto_map` refers."""
 
     def save_pretrained(
-        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
+        self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any
     ) -> Any:
-        write_module(save_directory)
-        return super().save_pretrained(save_directory, push_to_hub, **kwargs)  # type: ignore[misc]
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        Path(save_directory, f"{MODULE}.py").write_text(MODULE_SOURCE, encoding="utf-8")
+        return super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
 
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
@@ -189,8 +184,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
                 continue
             raise ValueError(f"{type(self).__name__} has no {name}{nearest(name, sorted(own))}")
         given = {name: values.pop(name) for name in own & set(values)}
-        config = self.shape(**{**self.defaults, **given})
-        return asdict(config) | {"placement": placement_name(config)}
+        return vars(self.shape(**{**self.defaults, **given}))
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
@@ -202,9 +196,9 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         """
         held = {field.name for field in fields(config)} - {"pretrained"}
         names = [field.name for field in fields(cls.shape) if field.name in held]
-        shape = cls.shape(**{name: getattr(config, name) for name in names})
+        core = vars(cls.shape(**{name: getattr(config, name) for name in names}))
         ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-        return cls(asdict(shape) | {"placement": placement_name(config)}, **(ends | values))
+        return cls(core, **(ends | values))
 
     def core_config(self) -> Any:
         """Return Magneto's configuration, with this object's `vocab_size` and `num_labels`.
@@ -341,15 +335,6 @@ def register() -> None:
                 loads.register(config, getattr(hf, name), exist_ok=True)
 
 
-UNSUPPORTED_ARGUMENTS = {
-    "positions are computed from attention_mask": ("position_ids", "decoder_position_ids"),
-    "give input_ids; the model computes the embeddings": ("inputs_embeds", "decoder_inputs_embeds"),
-    "the model has no token types": ("token_type_ids",),
-    "separate packed texts by an attention_mask of shape (batch, length, length)": (
-        "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
-    ),
-}  # fmt: skip
-"""Unsupported arguments, grouped by the advice in the error message."""
 HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
@@ -478,9 +463,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         if "token_type_ids" in given and not others["token_type_ids"].any():
             given.remove("token_type_ids")
         for name in sorted(given - HARMLESS_ARGUMENTS):
-            advice = [why for why, names in UNSUPPORTED_ARGUMENTS.items() if name in names]
-            why = advice[0] if advice else "the model has no such argument"
-            raise ValueError(f"{name} is not supported: {why}")
+            raise ValueError(f"{name} is not supported by {type(self).__name__}: omit it")
 
 
 @contextmanager
