@@ -184,9 +184,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         keep = logits_to_keep if shift_labels is None else 0
         # slice(-0, None) keeps all.
-        logits = self.core.logits(
-            features[:, slice(-keep, None) if isinstance(keep, int) else keep]
-        )
+        logits = self.core.head(features[:, slice(-keep, None) if isinstance(keep, int) else keep])
         loss = token_loss(logits, shift_labels, num_items_in_batch)
         return CausalLMOutputWithPast(loss, logits, cache, tuple(states) or None)
 

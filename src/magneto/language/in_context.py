@@ -356,7 +356,7 @@ def _score(model: LanguageModel, batch: list[OptionTokens]) -> list[list[float]]
     places = torch.arange(after.shape[1], device=device)[None]
     selected = (places >= ends - counts) & (places < ends)
     targets = torch.tensor([token for each in scored for token in each], device=device)
-    values = target_log_probabilities(model.logits, features[selected], targets)
+    values = target_log_probabilities(model.head, features[selected], targets)
     owner = torch.arange(len(inputs), device=device).repeat_interleave(counts[:, 0])
     sums = torch.zeros(len(inputs), device=device, dtype=torch.float64)
     sums.index_add_(0, owner, values)

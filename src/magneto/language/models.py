@@ -37,10 +37,6 @@ class LanguageModel(nn.Module):
         if config.tie_embeddings:
             self.head.weight = self.embedding.table.weight
 
-    def logits(self, features: Tensor) -> Tensor:
-        """Return logits (..., vocab_size) of features (..., width)."""
-        return self.head(features)
-
     def forward(
         self,
         tokens: Tensor,
@@ -63,7 +59,7 @@ class LanguageModel(nn.Module):
         """
         features = self.decoder(self.embedding(tokens), attention_mask, cache=cache)
         if targets is None:
-            return self.logits(features)
+            return self.head(features)
         chunk = self.config.loss_chunk
         return linear_cross_entropy(features, self.head.weight, targets, chunk=chunk)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -245,7 +245,12 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
         raise ConfigError([f"--data: no file or folder {data}{nearest_path(path)}"])
     split = next((split for split in wanted if split in splits), None)
     if split is None:
-        raise _no_questions(suite, data)
+        where = f"in {data}" if data else "on the hub"
+        names = " or ".join(f"{alias}.jsonl" for alias in suite.aliases)
+        raise ConfigError([
+            f"--data: no questions of {suite.name} {where}. Give a file such as {names} with the "
+            f"fields {suite.fields}."
+        ])  # fmt: skip
     pool = next((s for s in suite.demonstrations if s in splits and s != split), None)
     where, pool_where = (splits[name][0] if name is not None else "" for name in (split, pool))
     return SuiteQuestions(
@@ -264,34 +269,17 @@ contains no split."""
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:
     found: Splits = {}
-    for name, path in _suite_files(suite, folder):
+    for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
+        # The original StoryCloze files of all splits are named cloze_test.
+        name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
+        if not {*re.split(r"[^a-z0-9]+", name)} & {*suite.aliases}:
+            continue
         split = split_of(name) or ""
         if split in found:
             which = f"{split or 'question'} files for {suite.name}"
             raise ConfigError([f"--data: two {which}: {found[split][0]} and {path}. Give one."])
         found[split] = (str(path), partial(stream_records, path, StrictCounts()))
     return found
-
-
-def _suite_files(suite: Suite, folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
-        # The original StoryCloze files of all splits are named cloze_test.
-        name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
-        if {*re.split(r"[^a-z0-9]+", name)} & {*suite.aliases}:
-            yield name, path
-
-
-def _no_questions(suite: Suite, data: str | None) -> ConfigError:
-    folder = user_path(data or "")
-    others = [name for name, other in SUITES.items()
-              if data and os.path.isdir(folder) and any(_suite_files(other, folder))]  # fmt: skip
-    have = f", which has {', '.join(others)}" if others else ""
-    names = " or ".join(f"{alias}.jsonl" for alias in suite.aliases)
-    where = f"in {data}{have}" if data else "on the hub"
-    return ConfigError([
-        f"--data: no questions of {suite.name} {where}. Give a file such as {names} with the "
-        f"fields {suite.fields}."
-    ])  # fmt: skip
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: str) -> list[Item]:
