@@ -74,9 +74,9 @@ class TextTask(Task):
         self._progress = progress
         check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)
         text, unit = self.text, "tokens"
-        tokens = text.train.tokens
+        tokens = text.train
         if self.data_config.streaming:  # the training text is not tokenised yet
-            tokens, unit = text.validation.tokens, "validation tokens"
+            tokens, unit = text.validation, "validation tokens"
         found = f"{text.counts.describe(DOCUMENTS)}, {len(tokens):,} {unit}"
         progress.say(f"{self.data_config.source}: {found}")
 
@@ -104,7 +104,7 @@ class TextTask(Task):
 
         if self.data_config.streaming:
             return self._streamed_windows(batch_size, seed, make)
-        tokens, length = self.text.train.tokens, self.length
+        tokens, length = self.text.train, self.length
         return example_stream(
             shuffled(count_windows(tokens, length), batch_size, seed),
             lambda numbers, draws: make(read_windows(tokens, length, numbers), numbers, draws),
@@ -134,7 +134,7 @@ class TextTask(Task):
 
         In masked language modelling, the masked positions do not depend on the training seed.
         """
-        tokens, length = self.text.validation.tokens, self.length
+        tokens, length = self.text.validation, self.length
         numbers = np.arange(count_windows(tokens, length))
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
 
@@ -162,7 +162,7 @@ class TextTask(Task):
         if self.data_config.streaming:
             return {}
         size = self.tokenizer.vocab_size
-        train = count_numbers(self.text.train.tokens, size)
+        train = count_numbers(self.text.train, size)
         targets = count_targets(self.validation_batches(), size, limit)
         return self.summarise(frequency_sums(train, targets, self.predictable), ())
 
@@ -202,6 +202,6 @@ class CausalLanguageModeling(TextTask):
         Bits per byte is the loss of all tokens, including end tokens, per byte of text. The number
         of bytes is estimated from the mean bytes per token of the whole split.
         """
-        split, found = self.text.validation, loss_metrics(sums)
-        bytes_per_token = split.text_bytes / len(split.tokens)
+        found = loss_metrics(sums)
+        bytes_per_token = self.text.text_bytes / len(self.text.validation)
         return found | {"bits_per_byte": found["loss"] / math.log(2) / bytes_per_token}

@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -53,24 +54,18 @@ LENGTH_SAMPLE = 10_000
 
 
 @dataclass(frozen=True)
-class Split:
-    """Tokens of a split, and the size of its text in bytes."""
-
-    tokens: np.ndarray
-    text_bytes: int
-
-
-@dataclass(frozen=True)
 class PreparedText:
     """Tokenised corpus.
 
-    `digest` is a hash of all tokens. A run resumes only if the digest of the data is unchanged. If
-    the training text is streamed, `train` is empty.
+    `train` and `validation` are the tokens of the splits, integers of shape (tokens,). `text_bytes`
+    is the size of the validation text in bytes. `digest` is a hash of all tokens. A run resumes
+    only if the digest of the data is unchanged. If the training text is streamed, `train` is empty.
     """
 
     tokenizer: Tokenizer
-    train: Split
-    validation: Split
+    train: np.ndarray
+    validation: np.ndarray
+    text_bytes: int
     counts: Counts
     digest: str
 
@@ -126,7 +121,7 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
         return _prepare_stream(config, progress)
     made = tokenize_source(config, progress)
     for name, split in zip(SPLITS, (made.train, made.validation), strict=True):
-        check_length(config, name, split.tokens, made.counts)
+        check_length(config, name, split, made.counts)
     return made
 
 
@@ -173,7 +168,6 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
     for split in ("validation", "train"):
         if split == "train" and training is validation:
             shutil.copyfile(directory / "validation.bin", directory / "train.bin")
-            index["text_bytes"]["train"] = index["text_bytes"]["validation"]
             break
         counts = Counts()
         documents = split_documents(config, split, counts)
@@ -205,12 +199,10 @@ def tokenize_documents(
 
 def _open(directory: Path) -> PreparedText:
     index = read_json(directory / "index.json")
-    train, validation = (
-        Split(map_array(directory / f"{split}.bin", index["dtype"]), index["text_bytes"][split])
-        for split in SPLITS
-    )
-    counts = Counts.of_plain(index["counts"])
-    return PreparedText(load_tokenizer(directory), train, validation, counts, index["digest"])
+    train, validation = (map_array(directory / f"{split}.bin", index["dtype"]) for split in SPLITS)
+    tokenizer, counts = load_tokenizer(directory), Counts.of_plain(index["counts"])
+    size = index["text_bytes"]["validation"]
+    return PreparedText(tokenizer, train, validation, size, counts, index["digest"])
 
 
 def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts: Counts) -> None:
@@ -252,9 +244,8 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     parts = list(tokenize_documents(documents, tokenizer))
     tokens = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
     check_length(config, "validation", tokens, counts)
-    empty, validation = Split(tokens[:0], 0), Split(tokens, sum(size for _, size in parts))
-    digest = content_digest(empty.tokens, tokens)
-    return PreparedText(tokenizer, empty, validation, counts, digest)
+    empty, size = tokens[:0], sum(size for _, size in parts)
+    return PreparedText(tokenizer, empty, tokens, size, counts, content_digest(empty, tokens))
 
 
 def window_count_file(config: TextDataConfig, length: int) -> Path:
@@ -350,8 +341,10 @@ class StreamedBlocks:
         self.blocks: int | None = None  # blocks of an epoch, known once the stream has ended
         self.known: dict[int, int] = {}
         if counts.is_file():
-            lines = counts.read_bytes().split(b"\n")
-            self.known = dict(filter(None, map(parse_window_count, lines)))
+            for line in counts.read_bytes().split(b"\n"):
+                with suppress(ValueError, TypeError):  # a full disk may have cut a line
+                    block, windows = json.loads(line)
+                    self.known[block] = windows
             self.blocks = self.known.pop(-1, None)
             self._check_not_empty()
         self._next, self._source = 0, documents()
@@ -401,12 +394,3 @@ class StreamedBlocks:
             self.known[block] = windows
         with self.counts.open("a", encoding="utf-8") as file:
             file.write(json.dumps([block, windows]) + "\n")
-
-
-def parse_window_count(line: bytes) -> tuple[int, int] | None:
-    """Read the pair (block, number of windows) in a line; return None for a truncated line."""
-    try:
-        block, windows = json.loads(line)
-    except (ValueError, TypeError):
-        return None
-    return (block, windows) if type(block) is type(windows) is int else None

@@ -113,8 +113,8 @@ def _labels(task: Any, table: Any) -> np.ndarray:
 
 
 def n_grams(task: Any) -> Sequence[Scored]:
-    train = np.asarray(task.text.train.tokens, np.int64)
-    asked = np.asarray(task.text.validation.tokens, np.int64)
+    train = np.asarray(task.text.train, np.int64)
+    asked = np.asarray(task.text.validation, np.int64)
     nats = interpolated_nats(train, asked, task.vocabulary())
     return [("token trigrams", task.summarise({"loss": nats, "count": 1.0}, ()))]
 

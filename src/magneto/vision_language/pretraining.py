@@ -270,7 +270,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
             return None
         name = "bytes" if path is None else str(path)  # a byte tokenizer has no file
         made = tokenize_source(self._text_config(name), self._progress)
-        self._progress.say(f"{source}: {made.counts.describe()}, {len(made.train.tokens):,} tokens")
+        self._progress.say(f"{source}: {made.counts.describe()}, {len(made.train):,} tokens")
         return made
 
     @cached_property
@@ -278,7 +278,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         """Tokens of training and validation texts without an image."""
         data, length, more = self.data_config, self.text_length, "give more text"
         if self.corpus is not None:
-            train, validation = self.corpus.train.tokens, self.corpus.validation.tokens
+            train, validation = self.corpus.train, self.corpus.validation
             more += " or set data.text_validation_source"
         elif data.text_source == BUILTIN:
             train, validation = (

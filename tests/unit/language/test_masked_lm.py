@@ -29,7 +29,7 @@ def test_it_learns(counting: Path) -> None:
     task, progress = masked_task(counting, **data), RecordedProgress()
     task.prepare(progress)
     [line] = progress.lines
-    assert line.endswith(f" {len(task.text.validation.tokens):,} validation tokens")
+    assert line.endswith(f" {len(task.text.validation):,} validation tokens")
     metrics = measured(task, taught(task, 50, rate=1e-2))
     frequencies = masked_task(counting, **{**data, "streaming": False}).baseline()
     assert metrics["loss"] < frequencies["loss"] - 0.3
@@ -39,7 +39,7 @@ def test_it_learns(counting: Path) -> None:
 
 def test_a_window_is_hidden_otherwise_the_next_time(counting: Path) -> None:
     task = masked_task(counting)
-    count = (len(task.text.train.tokens) - 1) // 47
+    count = (len(task.text.train) - 1) // 47
     stream = task.train_stream(count, 1).batches()
     first, second = (next(stream)[0] for _ in range(2))
 

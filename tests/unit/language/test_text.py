@@ -52,21 +52,21 @@ def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
             texts = [t for t in documents if held_out(t, config.validation_fraction) == held]
             expected = [token for t in tokenizer.encode(texts) for token in (*t, tokenizer.end)]
             found = getattr(prepared, split)
-            assert found.tokens.tolist() == expected and found.tokens.dtype == np.uint16
-            assert found.text_bytes == sum(len(t.encode()) for t in texts)
+            assert found.tolist() == expected and found.dtype == np.uint16
+        assert prepared.text_bytes == sum(len(t.encode()) for t in texts)
     assert made == {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
 
 
 def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
     path = corpus(tmp_path)
     config = TextDataConfig(source=str(path), tokenizer="bytes", max_length=8)
-    before = len(prepare_text(config, SILENT).train.tokens)
+    before = len(prepare_text(config, SILENT).train)
     path.write_text(path.read_text() + "\n" + json.dumps({"text": "more " * 50}))
-    assert len(prepare_text(config, SILENT).train.tokens) > before
+    assert len(prepare_text(config, SILENT).train) > before
     other = TextDataConfig(source=str(path), tokenizer="bpe", vocab_size=300, max_length=8)
     assert prepare_text(other, SILENT).tokenizer.vocab_size == 300
     assert prepare_text(replace(other, vocab_size=310), SILENT).tokenizer.vocab_size == 310
-    held = [prepare_text(replace(config, validation_fraction=share), SILENT).validation.tokens
+    held = [prepare_text(replace(config, validation_fraction=share), SILENT).validation
             for share in (0.05, 0.5)]  # fmt: skip
     assert len(held[0]) < len(held[1]) / 4
     for size in (280, 290):
@@ -82,10 +82,10 @@ def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -
     assert len(prepare_text(config, SILENT).tokenizer.encode(["zyzzyva"])[0]) < len(before)
     # What is held out is the same as without streaming.
     stream, whole = (
-        prepare_text(replace(config, tokenizer="bytes", streaming=how), SILENT).validation
+        prepare_text(replace(config, tokenizer="bytes", streaming=how), SILENT)
         for how in (True, False)
     )
-    assert stream.tokens.tolist() == whole.tokens.tolist()
+    assert stream.validation.tolist() == whole.validation.tolist()
     assert stream.text_bytes == whole.text_bytes
 
 
@@ -96,9 +96,9 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
         source=str(path), validation_source=str(held), tokenizer="bytes", max_length=8
     )
     prepared = prepare_text(config, SILENT)
-    assert bytes(prepared.validation.tokens[:8].astype(np.uint8)) == b"held out"
-    assert prepared.validation.text_bytes == len(held.read_bytes())
-    assert prepared.train.text_bytes == sum(len(t.encode()) for t in read(path)[0])
+    assert bytes(prepared.validation[:8].astype(np.uint8)) == b"held out"
+    assert prepared.text_bytes == len(held.read_bytes())
+    assert len(prepared.train) == sum(len(t.encode()) + 1 for t in read(path)[0])
 
 
 def test_a_source_that_is_also_the_validation_source_is_tokenised_once(
@@ -111,8 +111,7 @@ def test_a_source_that_is_also_the_validation_source_is_tokenised_once(
     config = TextDataConfig(source=source, tokenizer="bytes", max_length=8)
     found = prepare_text(replace(config, validation_source=source), SILENT)
     assert seen == read(Path(source))[0] and found.counts[DOCUMENTS] == len(seen) == 60
-    assert found.train.tokens.tolist() == found.validation.tokens.tolist()
-    assert found.train.text_bytes == found.validation.text_bytes
+    assert found.train.tolist() == found.validation.tolist()
     for split in ("train", "dev"):  # an evaluation does not need the training split
         (tmp_path / "both" / f"{split}.txt").parent.mkdir(exist_ok=True)
         (tmp_path / "both" / f"{split}.txt").write_text(f"text of {split}")
@@ -126,14 +125,14 @@ def test_no_side_is_left_empty(tmp_path: Path, fraction: float) -> None:
     """Unless there is but one document, which says how to cut it."""
     values = {"tokenizer": "bytes", "max_length": 8, "validation_fraction": fraction}
     found = prepare_text(TextDataConfig(source=str(corpus(tmp_path, 9)), **values), SILENT)
-    counts = [int((part.tokens == 256).sum()) for part in (found.train, found.validation)]
+    counts = [int((part == 256).sum()) for part in (found.train, found.validation)]
     assert sorted(counts) == [1, 8]
     (tmp_path / "a.txt").write_text("".join(f"Sentence {i} of a text.\n" for i in range(400)))
     config = TextDataConfig(source=str(tmp_path / "a.txt"), **values)
     with pytest.raises(ValueError, match=r"0 validation tokens.*--data\.document line if"):
         prepare_text(config, SILENT)
     cut = prepare_text(replace(config, document="line", validation_fraction=0.1), SILENT)
-    assert cut.counts[DOCUMENTS] == 400 and len(cut.validation.tokens) > 8
+    assert cut.counts[DOCUMENTS] == 400 and len(cut.validation) > 8
 
 
 def test_too_little_text(tmp_path: Path) -> None:

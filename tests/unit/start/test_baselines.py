@@ -58,8 +58,7 @@ def test_n_grams_are_witten_and_bells() -> None:
     nats = -np.mean([math.log(chance(tuple(asked[max(0, i - 2) : i + 1]))) for i in range(40)])
     assert interpolated_nats(train, asked, size) == pytest.approx(nats)
     assert interpolated_nats(train, train, size) < interpolated_nats(train, train, size, 1)
-    text = SimpleNamespace(train=SimpleNamespace(tokens=train.tolist()),
-                           validation=SimpleNamespace(tokens=asked.tolist()))  # fmt: skip
+    text = SimpleNamespace(train=train.tolist(), validation=asked.tolist())
     task = SimpleNamespace(text=text, vocabulary=lambda: size, summarise=lambda sums, _: sums)
     [(_, sums)] = n_grams(task)
     assert sums["loss"] / sums["count"] == pytest.approx(nats)
