@@ -257,10 +257,15 @@ def test_runs_with_another_encoder_or_none(run: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"did you mean .*mlm-sub"):
         check_pretrained(replace(config, pretrained=str(run.parent / "mlm-sib")))
     encoder = TextClassifier(TextClassifierConfig(**wrong, classes=2)).text_encoder
-    with pytest.raises(ValueError, match=r"different encoder: the shape of encoder\.layers"):
+    with pytest.raises(ValueError, match=r"no weights text_encoder\.encoder\.layers\.2"):
         pretrained_weights(encoder, run)
+    for changed in ({"vocab_size": 51}, {"layers": 1}):  # as with other tokens
+        model = TextClassifier(TextClassifierConfig(**{**SHAPE, **changed}, classes=2))
+        given, pieces = pretrained_weights(model.text_encoder, run), model_pieces(model)
+        with pytest.raises(ValueError, match="weights of another model"):
+            load_pieces({k: v for k, v in pieces.items() if k in given}, given, run)
     save(run, {"head.weight": torch.zeros(2)})
-    with pytest.raises(ValueError, match=r"no text encoder\. Give a masked-lm run"):
+    with pytest.raises(ValueError, match=r"no weights text_encoder\..* Give a masked-lm run"):
         pretrained_weights(encoder, run)
 
 
