@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from magneto.speech.decoding import Search
     from magneto.speech.long_audio import Transcriber, Word
 
-# Seconds of a window, unless the model was trained on shorter recordings; overlap as a share.
-WINDOW, OVERLAP = 20.0, 0.2
+# Seconds of a window, unless the model was trained on shorter recordings.
+WINDOW = 20.0
 # Limits of a subtitle: two lines of 42 characters, its seconds, and a pause that ends it.
 MOST_CHARACTERS, MOST_SECONDS, PAUSE = 84, 6.0, 1.0
 
@@ -107,7 +107,7 @@ def main(words: Sequence[str]) -> int:
     from magneto.speech.long_audio import Transcriber
 
     transcriber = Transcriber(
-        opened.model, opened.task.vocabulary, data, search, window, OVERLAP * window,
+        opened.model, opened.task.vocabulary, data, search, window,
         1 if args.raw else args.batch_size,
     )  # fmt: skip
     with ExitStack() as stack:
@@ -184,7 +184,7 @@ def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequen
         for each in dict.fromkeys(problems):
             progress.say(f"{name}: {each}")
 
-    sounds = [raw_pieces(open_standard_input(), rate, rate)] if args.raw else []
+    sounds = [raw_pieces(open_standard_input())] if args.raw else []
     sounds += [samples(name, path, problem) for name, path, (_, problem)
                in zip(args.files, paths, headers, strict=False)]  # fmt: skip
     at_once = args.raw and args.out is None and args.kind != "srt"

@@ -267,19 +267,17 @@ def sound_pieces(
         report(str(error))
 
 
-def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]:
-    """Decode raw mono audio (16 bits, little-endian), and yield resampled pieces.
+def raw_pieces(source: Any) -> Iterator[np.ndarray]:
+    """Decode raw mono audio (16 bits, little-endian), and yield the samples in pieces, float32.
 
     `source` is a byte stream with the method `read1`. An odd byte at the end is dropped.
     """
-    resample_piece, rest = stream_resampler(rate, sample_rate), b""
+    rest = b""
     while piece := source.read1(BYTES):
         rest += piece
         size = len(rest) // 2 * 2
-        samples = np.frombuffer(rest[:size], "<i2").astype(np.float32) / 32768
+        yield np.frombuffer(rest[:size], "<i2").astype(np.float32) / 32768
         rest = rest[size:]
-        yield resample_piece(samples, False)
-    yield resample_piece(NO_WAVEFORM, True)
 
 
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:

@@ -346,10 +346,9 @@ def open_source(
             for name in ("train", "validation")
         }
     if found.kind == "hf":
-        one = found.split or found.name.endswith(".parquet")
-        names = [found.split] if one else HubDataset(found).splits(found.config)
+        names = [found.split] if found.split else HubDataset(found).splits(found.config)
         return {
-            name or "train": lambda _, name=name: read_hub(replace(found, split=name))["train"]
+            name: lambda _, name=name: read_hub(replace(found, split=name))["train"]
             for name in names
         }
     path = existing_path(source)
@@ -368,18 +367,15 @@ def open_source(
 def table_splits(path: Path) -> dict[str, Reader]:
     file_counts = Counts()
     parts = by_split(read_file(path, file_counts), file_counts)
-    return {name: partial(_with_counts, part, file_counts) for name, part in parts.items()}
 
+    def read(part: Table, counts: Counts) -> Table:
+        counts.update(file_counts)
+        # Otherwise, every split of a file would count the file's problems again.
+        file_counts.clear()
+        file_counts.named.clear()
+        return part
 
-def _with_counts(table: Table, file_counts: Counts, counts: Counts) -> Table:
-    """Add `file_counts` to `counts`, and clear `file_counts`.
-
-    Otherwise, every split of a file would count the file's problems again.
-    """
-    counts.update(file_counts)
-    file_counts.clear()
-    file_counts.named.clear()
-    return table
+    return {name: partial(read, part) for name, part in parts.items()}
 
 
 def folder_splits(folder: Path) -> dict[str, Reader]:

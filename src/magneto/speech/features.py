@@ -52,16 +52,13 @@ class FilterBank:
         self.window = int(rate * features.frame_length / 1000)
         self.shift = int(rate * features.frame_shift / 1000)
         self.size = 1 << (self.window - 1).bit_length()
+        turn = 2 * np.pi * np.arange(self.window) / (self.window - 1)
+        self.taper = ((0.5 - 0.5 * np.cos(turn)) ** WINDOW_POWER).astype(np.float32)
 
     @property
     def shift_seconds(self) -> float:
         """Frame shift in seconds, rounded down to whole samples."""
         return self.shift / self.config.sample_rate
-
-    @cached_property
-    def _taper(self) -> np.ndarray:
-        turn = 2 * np.pi * np.arange(self.window) / (self.window - 1)
-        return ((0.5 - 0.5 * np.cos(turn)) ** WINDOW_POWER).astype(np.float32)
 
     @cached_property
     def filters(self) -> np.ndarray:
@@ -95,7 +92,7 @@ class FilterBank:
         raised[:, 1:] = centred[:, 1:] - PREEMPHASIS * centred[:, :-1]
         raised[:, 0] = (1 - PREEMPHASIS) * centred[:, 0]
         with np.errstate(over="ignore", invalid="ignore"):  # non-finite features are found later
-            spectrum = np.fft.rfft(raised * self._taper, self.size)
+            spectrum = np.fft.rfft(raised * self.taper, self.size)
             power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
             return np.log(np.maximum(power @ self.filters, FLOOR))
 

@@ -62,6 +62,8 @@ def timed_words(
     return found
 
 
+# Overlap of neighbouring windows as a share of a window.
+OVERLAP = 0.2
 # Largest time difference, in seconds, at which equal words in two windows are the same word.
 TOLERANCE = 0.6
 # Words this near to the edge of a window, in seconds, may be cut.
@@ -201,7 +203,6 @@ class Transcriber:
         data: Data configuration of the model's run. `cmvn` must not be "global".
         search: Search method, greedy or beam search.
         window: Length of a window in seconds, such as a typical duration of training utterances.
-        overlap: Overlap of windows in seconds, at most half a window.
         batch_size: Number of windows per batch.
 
     Attributes:
@@ -209,8 +210,7 @@ class Transcriber:
             an empty transcript.
 
     Raises:
-        ValueError: If the overlap is 0 or less, if the overlap is more than half a window, or if
-            the window is shorter than a feature frame.
+        ValueError: If the window is shorter than a feature frame.
     """
 
     def __init__(
@@ -220,16 +220,12 @@ class Transcriber:
         data: SpeechDataConfig,
         search: Search,
         window: float,
-        overlap: float,
         batch_size: int = 8,
     ) -> None:
-        if not 0 < overlap <= window / 2:
-            raise ValueError(f"overlap ({overlap:g} s) must be above 0 and at most half of the "
-                             f"window ({window:g} s)")  # fmt: skip
         self.model, self.vocabulary, self.search = model, vocabulary, search
         self.rate, self.batch_size = data.sample_rate, batch_size
         self.features = SpeechFeatures(data)
-        self.size, self.overlap = round(window * self.rate), round(overlap * self.rate)
+        self.size, self.overlap = round(window * self.rate), round(OVERLAP * window * self.rate)
         bank = self.features.filter_bank
         self.least_seconds = bank.window / self.rate
         if self.size < bank.window:

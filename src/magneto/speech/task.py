@@ -162,18 +162,17 @@ class SpeechRecognition(Task):
     def validation_batches(self) -> LazyBatches:
         return self.speech.validation_batches()
 
-    def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
+    def score(self, model: Any, batch: SpeechBatch) -> Scores:
         """Return the loss, and the id, reference and hypothesis of each utterance.
 
         The hypothesis of an unreadable utterance is empty. The loss is summed over utterances with
         a finite loss.
         """
         self._note(UNREADABLE, batch)
-        transducer: Any = model
         loss = run(model, batch)
         usable = batch.weights > 0
         lengths = torch.where(usable, loss.lengths, 0)
-        hypotheses = self.search(transducer, loss.encoded, lengths)
+        hypotheses = self.search(model, loss.encoded, lengths)
         texts = [self.vocabulary.decode(best[0].labels) for best in hypotheses]
         sums = {"loss": loss.total, "count": loss.count, NON_FINITE: loss.excluded.sum()}
         sums["unreadable"] = (~usable).sum()
@@ -321,8 +320,7 @@ def normalised_rates(
     }
 
 
-def figures(task: SpeechRecognition, model: nn.Module) -> Sequence[Figure]:
+def figures(task: SpeechRecognition, model: Any) -> Sequence[Figure]:
     from magneto.speech.figures import draw_figures
 
-    transducer: Any = model
-    return draw_figures(task, transducer)
+    return draw_figures(task, model)
