@@ -103,10 +103,7 @@ def load_pretrained(
         raise ValueError(f"{run} has no tensors {PREFIX}*: {HINT}")
     tables = {name: stored[name].read() for name in state
               if name.endswith((IMAGE_POSITIONS, TEXT_POSITIONS))}  # fmt: skip
-    try:
-        state |= interpolate_positions(tables, held, config)
-    except ValueError as error:
-        raise ValueError(f"{run}: {error}") from error
+    state |= interpolate_positions(tables, held, config)
     for name, tensor in state.items():
         if tensor.shape != expected[name].shape:
             raise ValueError(f"{run} has a different encoder: the shape of {name} is "
@@ -205,7 +202,7 @@ class FineTunedTask(ImageTextTask):
     def tokenise(self, split: str, rows: ImageSplit) -> Any:
         """Return the tokens of each row's text or texts."""
 
-    def transform(self, augmentation: AugmentationConfig | None = None) -> Transform:
+    def transform(self, augmentation: AugmentationConfig) -> Transform:
         return WholeImage(self.input_format, augmentation)
 
     @cached_property
@@ -219,8 +216,8 @@ class FineTunedTask(ImageTextTask):
         def finish(batch: dict[str, Tensor], rows: np.ndarray) -> dict[str, Any]:
             return self.validation_batch({**batch, "rows": torch.from_numpy(rows)})
 
-        held, blank = self.splits.validation, self.input_format.blank
-        return evaluation_images(held, self.transform(), blank, EVALUATION_BATCH, finish)
+        held, transform = self.splits.validation, self.transform(AugmentationConfig())
+        return evaluation_images(held, transform, self.input_format.blank, EVALUATION_BATCH, finish)
 
     def validation_rows(self, limit: int | None = None) -> np.ndarray:
         """Return the indices of the rows in the first `limit` validation batches (None for all)."""
@@ -294,7 +291,7 @@ class PairTask(FineTunedTask):
     def reads_texts(self) -> bool:
         return self.data_config.input in ("both", self.column)
 
-    def transform(self, augmentation: AugmentationConfig | None = None) -> Transform:
+    def transform(self, augmentation: AugmentationConfig) -> Transform:
         if self.reads_images:
             return super().transform(augmentation)
         blank = self.input_format.blank

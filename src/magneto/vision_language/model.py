@@ -134,7 +134,7 @@ def interpolate_positions(
         ValueError: If `new.max_length` is larger than `old.max_length`.
     """
     if new.max_length > old.max_length:
-        raise ValueError(f"the texts of this run have at most {old.max_length} tokens: give "
+        raise ValueError(f"model.pretrained has texts of at most {old.max_length} tokens: give "
                          f"--model.max_length {old.max_length} or less")  # fmt: skip
     made = dict(state)
     for name, tensor in state.items():

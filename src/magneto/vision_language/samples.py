@@ -7,7 +7,7 @@ BEiT-3's fine-tuning also resizes validation images without cropping.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from magneto.nn.multiway import Packing, pack
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture, PixelPicture
-from magneto.vision.transforms import Box, InputFormat, crop_and_resize
+from magneto.vision.transforms import InputFormat, crop_and_resize
 
 
 @dataclass(frozen=True)
@@ -119,25 +119,20 @@ def frame_text(
     return np.array([tokenizer.begin, *kept, *suffix, tokenizer.end], np.int64)
 
 
-def resize_to_square(picture: Picture, size: int) -> np.ndarray:
-    return crop_and_resize(picture, Box(0, 0, picture.height, picture.width), size)
-
-
 @dataclass(frozen=True)
 class WholeImage:
     """Transform for images that have texts. It never takes a centre crop.
 
     If `augmentation.crop` is "centre", the whole image is resized to a square, and then augmented.
     If `augmentation.crop` is "random_resized", a random rectangle is resized to a square, and then
-    augmented. Without `augmentation`, the whole image is only resized.
+    augmented.
     """
 
     input_format: InputFormat
-    augmentation: AugmentationConfig | None = None
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        if self.augmentation is None:
-            return self.input_format.normalise(resize_to_square(picture, self.input_format.size))
         if self.augmentation.crop == "centre":
-            picture = PixelPicture(resize_to_square(picture, self.input_format.size))
+            whole = (0, 0, picture.height, picture.width)
+            picture = PixelPicture(crop_and_resize(picture, whole, self.input_format.size))
         return Augmentation(self.input_format, self.augmentation)(picture, random)
