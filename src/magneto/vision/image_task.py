@@ -144,7 +144,7 @@ class ImageTask(ImageInputTask):
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
         train = self.splits.train
-        image = self.augmentation(train.open(index), random)
+        image = train.read(index, self.augmentation, random)
         return {"images": image, "labels": train.label(index)}
 
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:

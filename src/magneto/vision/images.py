@@ -141,18 +141,16 @@ class ImageSplit:
         return [self.table.columns[name] for name in self.names]
 
     @property
-    def images(self) -> MediaColumn:
-        return self.columns[0]
-
-    @property
     def peak(self) -> int:
         """Largest possible pixel value."""
-        return self.images.peak if isinstance(self.images, Pixels) else 255
+        images = self.columns[0]
+        return images.peak if isinstance(images, Pixels) else 255
 
     @property
     def channels(self) -> int:
         """Number of channels of every image: 1 or 3."""
-        return self.images.all.shape[-1] if isinstance(self.images, Pixels) else 3
+        images = self.columns[0]
+        return images.all.shape[-1] if isinstance(images, Pixels) else 3
 
     @property
     def has_masks(self) -> bool:
@@ -212,14 +210,6 @@ class ImageSplit:
     def mask(self, index: int) -> np.ndarray:
         """Return an image's mask with its stored class numbers, uint8 (height, width)."""
         return open_mask(self.table.columns["mask"][int(self.table.rows[index])])
-
-    @property
-    def digest(self) -> str:
-        """Digest of all labels, texts, image names and image sizes.
-
-        To save time, the digest covers the bytes of only some images.
-        """
-        return self.table.digest
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from magneto.files import user_path
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import Projection
 from magneto.vision.config import BUILTIN_TOKENIZER, ImageInputConfig, ImageTokenizerConfig, require
-from magneto.vision.input_size import ImageInputTask
+from magneto.vision.input_size import FIELDS, ImageInputTask
 from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
 
@@ -329,9 +329,6 @@ class CodeTargets(nn.Module):
         """Return the code of each patch of the model's input images, int64 (batch, patches)."""
         return self.tokenizer.encode(self.view(images))
 
-    def digest(self) -> str:
-        return weights_digest(self.tokenizer)
-
 
 class CodePrediction(ImageInputTask):
     """Task that predicts the codes of masked patches. A frozen image tokenizer gives the codes.
@@ -391,7 +388,7 @@ class CodePrediction(ImageInputTask):
         return self.targets
 
     def digests(self) -> list[str]:
-        return [*super().digests(), self.targets.digest()]
+        return [*super().digests(), weights_digest(self.targets.tokenizer)]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         kept = super().save_assets(directory) | {"model.codes": self.codes()}
@@ -419,16 +416,8 @@ def tokenizer_run(name: str) -> tuple[Path, Any] | None:
 
 
 def load_tokenizer(run: Path, model: ImageInputConfig) -> ImageTokenizer:
-    from magneto.runs import load_run
+    from magneto.runs import check_same_encoder, load_run
 
-    task: Any = load_run(run, "auto", {"training.device": "cpu"}).model
-    tokenizer: ImageTokenizer = task.tokenizer
-    wrong = [
-        f"--model.{name} {size}"
-        for name in ("image_size", "patch_size", "channels")
-        if (size := getattr(tokenizer.config, name)) != getattr(model, name)
-    ]
-    if wrong:
-        raise ValueError(f"{run} and the model differ in image size, patch size or number of "
-                         f"channels: give {' '.join(wrong)}")  # fmt: skip
-    return tokenizer
+    trained: Any = load_run(run, "auto", {"training.device": "cpu"}).model
+    check_same_encoder(run, trained.tokenizer.config, model, FIELDS)
+    return trained.tokenizer

@@ -5,10 +5,12 @@ annotators' answers. Each equal answer adds 1/3 to the score, which is at most 1
 the mean of the scores. If n of ten annotators gave the answer, the accuracy is 0.3n, but at most 1.
 
 **Normalisation.** Answers are normalised before the comparison, either for all questions or only
-for questions on which the annotators disagree (type `When`). Normalisation changes an answer as
-follows. Punctuation and articles are removed. Letters become lower case. Number words become
-digits. A missing apostrophe is inserted into a contraction ("dont" becomes "don't"). The rules are
-those of the official evaluation code (GT-Vision-Lab/VQA, commit a013f00).
+for questions on which the annotators disagree (the official rule). By the official rule, if all
+annotators give the same answer, only a prediction with exactly this spelling is right.
+Normalisation changes an answer as follows. Punctuation and articles are removed. Letters become
+lower case. Number words become digits. A missing apostrophe is inserted into a contraction ("dont"
+becomes "don't"). The rules are those of the official evaluation code (GT-Vision-Lab/VQA, commit
+a013f00).
 
 Some rules of the official normalisation have surprising results. If the answer has a comma between
 two digits, all marks in `PUNCTUATION` are removed. In other answers, all hyphens are removed if one
@@ -29,13 +31,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from magneto.data.files import existing_path
 from magneto.data.problems import guarded
 from magneto.files import import_extra
+from magneto.vision_language.config import Lookup, When
 
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
@@ -63,17 +66,8 @@ CONTRACTED = re.findall(
 )
 """Contractions. For example, "dont" is normalised to "don't"."""
 
-When = Literal["where_annotators_disagree", "always"]
-"""Questions whose answers are normalised before the comparison.
-
-The official evaluation normalises only answers to questions on which the annotators disagree. If
-all annotators give the same answer, only a prediction with exactly this spelling is right."""
 # Number of other annotators with the same answer that make it right.
 ENOUGH = 3
-Lookup = Literal["raw", "normalised"]
-"""How an annotator's answer is looked up in the answer list: "raw" (as written) or "normalised".
-
-BEiT-3's released code looks up raw answers, although its list contains normalised answers."""
 ANNOTATORS = 10
 """Number of annotators of a question. If a question has only one answer, all annotators count as
 having given this answer."""

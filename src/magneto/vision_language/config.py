@@ -34,6 +34,8 @@ TextLength = Annotated[int, Interval(ge=3, lt=LARGEST)]
 LONGEST_TEXT = 128
 IMAGES = 2
 """Number of images that a statement is about."""
+Lookup = Literal["raw", "normalised"]
+When = Literal["where_annotators_disagree", "always"]
 
 
 @configuration
@@ -300,11 +302,11 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Each answer in the answer list is the majority answer to at least this number of questions.
     null: 9 for VQA v2, and 1 for other sources. With null, VQA v2's answer list has 3129
     answers."""
-    answer_lookup: Literal["raw", "normalised"] = "raw"
+    answer_lookup: Lookup = "raw"
     """How an annotator's answer is looked up in the answer list, to make targets. With "raw", as in
     BEiT-3's released code, an answer is looked up as written. With "normalised", an answer is
     normalised before the look-up. VQA v2's list contains normalised answers."""
-    normalise_answers: Literal["where_annotators_disagree", "always"] = "where_annotators_disagree"
+    normalise_answers: When = "where_annotators_disagree"
     """Normalisation of answers in the metric. The official rule is "where_annotators_disagree".
     Many papers use "always" instead of the official rule."""
     input: Literal["both", "question", "image"] = "both"

@@ -122,9 +122,7 @@ def image_examples(
     images: ImageSplit, transform: Transform, patches: BlockMasking, blank: np.ndarray | None = None
 ) -> Example:
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
-        def read() -> np.ndarray:
-            return transform(images.open(index), draw)
-
+        read = partial(images.read, index, transform, draw)
         broken = partial(images.broken, index)
         image, lost = (read(), False) if blank is None else read_image(read, blank, broken)
         places = np.arange(patches.count) if lost else patches.draw(draw)
@@ -475,7 +473,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        images = [split.digest for split in self.images]
+        images = [split.table.digest for split in self.images]
         captions = content_digest(*(texts.tokens for texts in self.paired_texts))
         corpus = [] if self.corpus is None else [self.corpus.digest]
         return [*super().digests(), *images, captions, *corpus]

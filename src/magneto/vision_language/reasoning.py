@@ -23,7 +23,7 @@ from magneto.data.files import existing_path, has_ending, unpacked_name, walk_fi
 from magneto.data.formats import read_file
 from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems
-from magneto.data.sources import parse_source
+from magneto.data.sources import parse_source, standard_splits
 from magneto.data.table import Table
 from magneto.files import import_extra
 from magneto.functional.cross_entropy import count_numbers, frequency_sums
@@ -179,8 +179,7 @@ def statement_files(source: str) -> dict[str, Path]:
             raise ValueError(f"{folder} has two files of {stem} statements, {found[stem]} and "
                              f"{path}: set data.source to the folder of one of them, and "
                              "data.image_folder to the folder of the images")  # fmt: skip
-    return {split: next(found[name] for name in names if name in found)
-            for split, names in FILES.items() if found.keys() & {*names}}  # fmt: skip
+    return standard_splits(found, FILES)
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:

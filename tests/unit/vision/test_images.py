@@ -216,10 +216,10 @@ def test_hugging_face_data_sets(tmp_path: Path) -> None:
         found = load(source)
         assert found.classes == ["b", "a"] and len(found.train) + len(found.validation) == 12
         row = int(found.train.table.rows[3])
-        assert found.train.label(3) == row % 2 and found.train.images.key(row) == f"{row}.jpg"
+        assert found.train.label(3) == row % 2 and found.train.columns[0].key(row) == f"{row}.jpg"
         assert np.abs(found.train.pixels(3).astype(int) - photo(row)).mean() < 8
         assert np.array_equal(found.train.mask(3), photo(row)[..., 0])
-        assert len(found.train.digest) == 24 and isinstance(found.train.images, HubMedia)
+        assert len(found.train.table.digest) == 24 and isinstance(found.train.columns[0], HubMedia)
     with pytest.raises(ValueError, match=r"no column 'lable' .*; did you mean label"):
         load(tmp_path / "data", label_column="lable")
     # Plain bytes are images, too.
@@ -236,7 +236,7 @@ def test_digits_and_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magneto.vision.images.SCENES", {"train": 6, "validation": 60})
     found, scenes = load("builtin:digits"), load("builtin:scenes")
     assert (len(found.train), len(found.validation), len(found.classes)) == (1438, 359, 10)
-    assert found.train.pixels(0).shape == (8, 8, 1) and found.train.images.peak == 240
+    assert found.train.pixels(0).shape == (8, 8, 1) and found.train.columns[0].peak == 240
     image, mask = scenes.train.pixels(5), scenes.train.mask(5)
     assert image.shape == (48, 48, 3) and mask.shape == (48, 48)
     seen = {int(c) for n in range(60) for c in np.unique(scenes.validation.mask(n))}
