@@ -11,42 +11,36 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from magneto.mistakes import user_lines
 
-# For each command: its module, which has `main(words)` and `parser()`, or module:FUNCTION of a
-# module that has FUNCTION and FUNCTION_parser instead; and the line for --help.
+# For each command, the line for --help. The module `magneto.commands.COMMAND` has `main(words)` and
+# `parser()`.
 COMMANDS = {
-    "start": ("magneto.commands.start", "suggest a recipe for your data, with simple baselines"),
-    "train": ("magneto.commands.train", "train a recipe, or resume a run"),
-    "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
-    "report": ("magneto.commands.report", "write a run's report: curves and sample predictions"),
-    "compare": (
-        "magneto.commands.compare",
-        "compare norm placements over learning rates and seeds",
-    ),
-    "ladder": (
-        "magneto.commands.ladder",
-        "forecast the best placement and learning rate for a larger model",
-    ),
-    "table": ("magneto.commands.table", "tabulate the scores of several runs"),
-    "plan": ("magneto.commands.plan", "estimate memory and hours on N GPUs before training"),
-    "probe": ("magneto.commands.probe", "predict from a few steps whether a recipe will train"),
-    "generate": ("magneto.commands.predict:generate", "continue a prompt, or caption images"),
-    "translate": ("magneto.commands.translate", "translate lines of text"),
-    "transcribe": ("magneto.commands.transcribe", "transcribe recordings"),
-    "predict": ("magneto.commands.predict", "label images, texts or rows of a table"),
-    "search": ("magneto.commands.search", "search images by text, or texts by image"),
-    "bound": ("magneto.commands.bound", "compute a theoretical bound on the first model update"),
-    "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on your own text"),
-    "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
-    "export": (
-        "magneto.commands.convert:export",
-        "export a run's model to Hugging Face transformers",
-    ),
-    "convert": ("magneto.commands.convert", "convert weights from or to other libraries"),
+    "start": "suggest a recipe for your data, with simple baselines",
+    "train": "train a recipe, or resume a run",
+    "evaluate": "measure a run's model on its validation data",
+    "report": "write a run's report: curves and sample predictions",
+    "compare": "compare norm placements over learning rates and seeds",
+    "ladder": "forecast the best placement and learning rate for a larger model",
+    "table": "tabulate the scores of several runs",
+    "plan": "estimate memory and hours on N GPUs before training",
+    "probe": "predict from a few steps whether a recipe will train",
+    "generate": "continue a prompt, or caption images",
+    "translate": "translate lines of text",
+    "transcribe": "transcribe recordings",
+    "predict": "label images, texts or rows of a table",
+    "search": "search images by text, or texts by image",
+    "bound": "compute a theoretical bound on the first model update",
+    "tokenizer": "train a tokenizer on your own text",
+    "recipes": "list the recipes, or print one",
+    "export": "export a run's model to Hugging Face transformers",
+    "convert": "convert weights from or to other libraries",
 }
+# Commands in the module of another command, which has `COMMAND(words)` and `COMMAND_parser()`.
+GUESTS = {"generate": "predict", "export": "convert"}
 
 # Names of commands in other libraries.
 ELSEWHERE = {
@@ -81,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
     print_everything()
     words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] in ("-h", "--help", "help"):
-        lines = (f"  {name:<16}{what}" for name, (_, what) in COMMANDS.items())
+        lines = (f"  {name:<16}{what}" for name, what in COMMANDS.items())
         print(USAGE.format(commands="\n".join(lines)), end="")
         return 0 if words else 2
     name, *rest = words
@@ -96,13 +90,15 @@ def main(words: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
         say(f"unknown command {name!r}; {hint}")
         return 2
-    module, _, function = COMMANDS[name][0].partition(":")
-    return guarded(lambda: getattr(import_module(module), function or "main")(rest))
+    return guarded(lambda: getattr(command_module(name), name if name in GUESTS else "main")(rest))
+
+
+def command_module(name: str) -> ModuleType:
+    return import_module(f"magneto.commands.{GUESTS.get(name, name)}")
 
 
 def command_parser(name: str) -> Any:
-    module, _, function = COMMANDS[name][0].partition(":")
-    return getattr(import_module(module), f"{function}_parser" if function else "parser")()
+    return getattr(command_module(name), f"{name}_parser" if name in GUESTS else "parser")()
 
 
 def guarded(run: Callable[[], int | None]) -> int:

@@ -306,15 +306,12 @@ class Annotation:
             else:
                 noun = f"{len(parts)} {noun}"
             return f"{noun}, each {part.bounds}" if part.bounds else noun
-        return _joined(self.noun, self.bounds)
+        separator = ", " if self.bounds[:1].isdigit() else " "
+        return f"{self.noun}{separator}{self.bounds}" if self.bounds else self.noun
 
     @property
     def noun(self) -> str:
         return NOUNS.get(self.kind) or getattr(self.kind, "__name__", str(self.kind))
-
-
-def _joined(noun: str, bounds: str) -> str:
-    return f"{noun}{', ' if bounds[:1].isdigit() else ' '}{bounds}" if bounds else noun
 
 
 def range_words(bounds: Interval) -> str:

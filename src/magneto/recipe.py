@@ -209,7 +209,25 @@ def task_class(name: str) -> type[Task]:
 
     A ConfigError suggests the nearest name.
     """
-    return _resolve(TASKS[name].task if name in TASKS else name, name)
+    target = TASKS[name].task if name in TASKS else name
+    if ":" not in target:
+        near = nearest(name, list(TASKS))
+        what = f"unknown task {name!r}{near}" if name else "the recipe has no task"
+        known = f"known: {', '.join(TASKS)}, or module:Class for your own task"
+        raise ConfigError([f"{what} ({known})"])
+    module, attribute = target.split(":", 1)
+    try:
+        found = import_module(module)
+    except (ImportError, TypeError, ValueError) as error:  # invalid module names: "", ".x"
+        first, hint = module.partition(".")[0], ""
+        if isinstance(error, ModuleNotFoundError) and error.name == first:
+            hint = f"; add the folder of {first} to PYTHONPATH"
+        raise ConfigError([f"task {name}: {error}{hint}"]) from error
+    if not hasattr(found, attribute):
+        hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
+        lack = f"module {module} has no {attribute}{hint}" if attribute else "class name is missing"
+        raise ConfigError([f"task {name}: {lack}"])
+    return getattr(found, attribute)
 
 
 def config_classes(name: str) -> tuple[type, type]:
@@ -234,27 +252,6 @@ def config_classes(name: str) -> tuple[type, type]:
     if missing := sorted(getattr(task, "__abstractmethods__", ())):
         raise ConfigError([f"task {name} must define {', '.join(missing)}"])
     return wanted[0], wanted[1]
-
-
-def _resolve(target: str, name: str) -> Any:
-    if ":" not in target:
-        near = nearest(name, list(TASKS))
-        what = f"unknown task {name!r}{near}" if name else "the recipe has no task"
-        known = f"known: {', '.join(TASKS)}, or module:Class for your own task"
-        raise ConfigError([f"{what} ({known})"])
-    module, attribute = target.split(":", 1)
-    try:
-        found = import_module(module)
-    except (ImportError, TypeError, ValueError) as error:  # invalid module names: "", ".x"
-        first, hint = module.partition(".")[0], ""
-        if isinstance(error, ModuleNotFoundError) and error.name == first:
-            hint = f"; add the folder of {first} to PYTHONPATH"
-        raise ConfigError([f"task {name}: {error}{hint}"]) from error
-    if not hasattr(found, attribute):
-        hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
-        lack = f"module {module} has no {attribute}{hint}" if attribute else "class name is missing"
-        raise ConfigError([f"task {name}: {lack}"])
-    return getattr(found, attribute)
 
 
 def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:

@@ -6,6 +6,7 @@ import shlex
 from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -228,9 +229,7 @@ def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
         for job in started:
             job.result()
 
-    def show(done: int, total: int) -> None:
-        progress.update("training runs", done, total)
-
+    show = partial(progress.update, "training runs")
     complete = run_local(folder, sweep, 0 if args.cluster else jobs, show)
     progress.finish()
     return complete

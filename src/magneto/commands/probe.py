@@ -81,13 +81,10 @@ def main(words: Sequence[str]) -> int:
     args, overrides = command.parse_with_overrides(words)
     if args.seeds == 0 and args.depths:
         command.error("--depths needs --seeds 1 or more")
-    if args.trial and args.depths:
-        command.error("omit --trial with --depths")
-    if args.coordinates and (args.depths or args.trial or args.placements):
-        command.error("--coordinates excludes --depths, --trial and --placements; omit them")
-    check_effect(words, ["steps"] if args.depths else [], "with --depths")
+    check_effect(words, ["steps", "trial"] if args.depths else [], "with --depths")
     check_effect(words, [] if args.depths else ["stack"], "without --depths")
-    check_effect(words, ["seeds"] if args.coordinates else [], "with --coordinates")
+    others = ("seeds", "depths", "trial", "placements")
+    check_effect(words, others if args.coordinates else (), "with --coordinates")
     check_folder("--out", args.out)
     recipes = load_each(args.recipe, overrides, args.placements or ())
     progress, started = ProgressBars(), time.perf_counter()

@@ -52,7 +52,7 @@ MISTAKES = [
     ("probe causal-lm/tiny --placements post,sup", "did you mean 'sub'"),
     ("probe causal-lm/tiny --depths 6", "two or more positive numbers"),
     ("probe causal-lm/tiny --trial soon", "a duration such as 60s, 5m or 2h, not 'soon'"),
-    ("probe causal-lm/tiny --trial 1.5m --depths 2,4", "omit --trial with --depths"),
+    ("probe causal-lm/tiny --trial 1.5m --depths 2,4", "--trial has no effect with --depths"),
     ("probe causal-lm/tiny --steps=3 --depths 2,4", "--steps has no effect with --depths"),
     ("probe causal-lm/tiny --stack encoder", "--stack has no effect without --depths"),
     ("probe causal-lm/tiny --seeds 2 --coordinates 8,16", "--seeds has no effect with --coord"),
@@ -179,12 +179,6 @@ def test_what_a_library_says_of_memory_and_disk_is_one_line(capsys) -> None:
         assert guarded(raising(error)) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("magneto: ") and message in line
-
-
-def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"some words\n" * 9)))
-    words = ["tokenizer", "train", "--data", "-", "--vocab-size", "264", "--out"]
-    assert answer(capsys, *words, tmp_path / "t.json")["vocab_size"] == 264
 
 
 def test_options_of_sampling_reach_the_generation(language_run: Path, capsys, monkeypatch) -> None:
