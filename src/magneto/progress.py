@@ -43,12 +43,11 @@ class Activity:
 class ProgressBars:
     """Progress bars or lines, with rate and remaining time.
 
-    Write errors are ignored, because a full disk or a closed terminal must not end a run. If a
-    line contains the path `hidden`, `say` prints `name` instead of the path.
+    Write errors are ignored, because a full disk or a closed terminal must not end a run.
     """
 
-    def __init__(self, quiet: bool = False, hidden: str = "", name: str = "") -> None:
-        self.quiet, self.hidden, self.name = quiet, hidden, name
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.activities: dict[str, Activity] = {}
         self.bars: Any = None
         self.refreshed = 0.0
@@ -57,7 +56,6 @@ class ProgressBars:
 
     def say(self, line: str) -> None:
         """Print a line, unless the same line was printed before."""
-        line = line.replace(self.hidden, self.name) if self.hidden else line
         if not self.quiet and line not in self.printed:
             self.printed.add(line)
             self._print(line)

@@ -156,5 +156,9 @@ def test_metrics_and_answers_may_be_tensors(place: Path, capsys, monkeypatch) ->
     for rows, given in (("bits.csv", ""), ("-", "bit\n1\n0\n"), ("-", '{"bit": 1}\n{"bit": 0}\n')):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
         assert answer(capsys, "predict", place / "tensors", rows)["rows"] == [[1.0], [0.0]]
+    for given, message in ((b"", "is empty"), (b"bit\n1\n\nx\n", ", row 4: ")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+        line = refused(capsys, "predict", place / "tensors", "-")
+        assert line.startswith("magneto: ") and f"{message}" in line and "/stdin" not in line
     (place / "bits.csv").write_text("bit\n1\n\nx\n")
     assert "bits.csv, row 4: " in refused(capsys, "predict", place / "tensors", "bits.csv")

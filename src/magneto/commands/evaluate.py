@@ -21,10 +21,8 @@ from magneto.commands.shared import (
     check_effect,
     check_folder,
     is_main_process,
-    is_standard_input,
     names,
     several_processes,
-    standard_input_as_file,
     whole_numbers,
 )
 from magneto.commands.transcribe import recognition_search_options, search_of
@@ -123,21 +121,13 @@ def main(words: Sequence[str]) -> int:
         "features": judge_features,
         "translation": evaluate_translation,
     }.get(kind, evaluate_metrics)
-    args.shown = args.data
     with ExitStack() as stack:
-        if args.data and is_standard_input(args.data):
-            if several_processes() and not special:
-                raise ConfigError(["--data -: several processes cannot share standard input; name "
-                                   "a file"])  # fmt: skip
-            args.data = str(stack.enter_context(standard_input_as_file()))
-            args.shown = "standard input"
         if several_processes() and not special:
             from magneto.training.distributed import join_world
 
             training = replace(open_run(args.run, overrides).training, distributed="ddp")
             stack.enter_context(join_world(training))  # every rank loads the full model
-        progress = ProgressBars(not is_main_process(), args.data or "", args.shown or "")
-        return evaluate(args, overrides, progress)
+        return evaluate(args, overrides, ProgressBars(quiet=not is_main_process()))
 
 
 def evaluate_metrics(
@@ -243,8 +233,7 @@ def keep(
 ) -> None:
     if not args.keep:
         return
-    shown = {k: args.shown if value == args.data else value for k, value in overrides.items()}
-    conditions = {"weights": weights.name, "limit": args.limit, "overrides": shown}
+    conditions = {"weights": weights.name, "limit": args.limit, "overrides": dict(overrides)}
     conditions["manifest"] = read_json(weights / MANIFEST)  # for `magneto table` to compare
     name = f"{args.keep}-{split.replace('/', '-')}" if split else args.keep
     write_json(args.run / SCORES / f"{name}.json", plain({"metrics": metrics, **conditions}))
@@ -305,7 +294,7 @@ def evaluate_translation(
     overrides |= selected if args.data else {}
     opened: Any = load_run(args.run, args.weights, overrides)
     opened.task.directions = list(texts.texts)
-    source = args.shown or data.source
+    source = args.data or data.source
     # The loss covers sentences that pass the recipe's filters. BLEU and chrF cover all sentences.
     metrics, _ = opened.evaluate(args.limit, progress)
     if not is_main_process():
@@ -401,8 +390,7 @@ def answer_questions(
     value = {
         "run": str(args.run), "length": length,
         "sources": {
-            each.suite.name: {"questions": args.shown if each.source == args.data else each.source,
-                              "demonstrations": each.pool_source}
+            each.suite.name: {"questions": each.source, "demonstrations": each.pool_source}
             for each in suites
         },
         "scores": [asdict(score) for score in scores], "harness": others,

@@ -24,7 +24,6 @@ from magneto.commands.shared import (
     check_file,
     check_folder,
     decode_input,
-    ending_of,
     is_standard_input,
     open_standard_input,
     standard_input_as_file,
@@ -32,7 +31,7 @@ from magneto.commands.shared import (
 from magneto.config import ConfigError
 from magneto.data.files import existing_path
 from magneto.data.problems import BadRecord, Counts, guarded, quantity
-from magneto.files import write_bytes
+from magneto.files import user_path, write_bytes
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 from magneto.runs import load_run, run_task
@@ -270,7 +269,8 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
         with ExitStack() as stack:
             if is_standard_input(name):
                 first = open_standard_input().readline()
-                ending = ".csv" if ending_of(first) == ".txt" else ""
+                ending = ".tsv" if b"\t" in first else ".csv"
+                ending = ".jsonl" if first.lstrip().startswith(b"{") else ending
                 path = stack.enter_context(standard_input_as_file(first, ending))
             else:
                 check_file(name, "table")
@@ -314,10 +314,8 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
 
     if any(map(str.isspace, word)) and not os.path.exists(word):  # Path.exists fails on long texts
         return line_pairs([word], data.paired)
-    path = existing_path(word)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the text files in it")
-    return read_unlabelled(path, data, counts)
+    check_file(word, "text file")
+    return read_unlabelled(user_path(word), data, counts)
 
 
 def generate_parser() -> Parser:

@@ -21,12 +21,12 @@ from typing import Annotated, Any, BinaryIO, NoReturn
 from annotated_types import MinLen
 
 from magneto.config import FOREIGN_NAMES, ConfigError
+from magneto.data.files import existing_path
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.fields import NonNegativeInt, PositiveFloat, PositiveInt, read_text
-from magneto.files import nearest_path, plain
+from magneto.files import plain
 
 STDIN = "-"
-NAMES = (STDIN, "/dev/stdin")
 # Maximum bytes of one read, and of one line.
 READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20
@@ -224,7 +224,7 @@ def several_processes() -> bool:
 
 
 def is_standard_input(name: str | Path) -> bool:
-    return str(name) in NAMES
+    return str(name) == STDIN
 
 
 def open_standard_input() -> BinaryIO:
@@ -234,11 +234,8 @@ def open_standard_input() -> BinaryIO:
 
 
 def check_file(name: str, what: str) -> None:
-    path = Path(name)
-    if path.is_dir():
+    if existing_path(name).is_dir():
         raise ValueError(f"{name} is a folder; name a {what} in it")
-    if not path.is_file():
-        raise FileNotFoundError(f"no {what} {name}{nearest_path(path)}")
 
 
 def check_folder(option: str, folder: Path | None) -> None:
@@ -271,33 +268,24 @@ def decode_input(path: Path) -> Any:
 
 
 @contextmanager
-def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Path]:
+def standard_input_as_file(first: bytes, ending: str) -> Iterator[Path]:
     """Copy standard input to a temporary file.
 
     `first` has the bytes that the caller has already taken from standard input. `ending` is the
-    extension of the file. If `ending` is empty, the first line of the input determines the
-    extension.
+    extension of the file.
     """
-    source = open_standard_input()
-    first = first or source.readline()
     if not first:
         raise ConfigError(["standard input (-) is empty"])
     with TemporaryDirectory() as folder:
-        path = Path(folder, f"stdin{ending or ending_of(first)}")
+        path = Path(folder, f"stdin{ending}")
         with path.open("wb") as file:
             file.write(first)
-            shutil.copyfileobj(source, file)
+            shutil.copyfileobj(open_standard_input(), file)
         try:
             yield path
         except ValueError as error:
             message = str(error).replace(str(path), "standard input (-)")
             raise ConfigError(message.splitlines()) from error
-
-
-def ending_of(line: bytes) -> str:
-    if line.lstrip().startswith(b"{"):
-        return ".jsonl"
-    return ".tsv" if b"\t" in line else ".txt"
 
 
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:

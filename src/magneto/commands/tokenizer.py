@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from magneto.commands.shared import (
-    Parser,
-    answer,
-    check_effect,
-    is_standard_input,
-    read_as,
-    standard_input_as_file,
-)
-from magneto.config import ConfigError, nearest
+from magneto.commands.shared import Parser, answer, check_effect, read_as
 from magneto.data.documents import DOCUMENTS, read_documents
 from magneto.data.problems import Counts
 from magneto.data.tokenizer import (
@@ -43,12 +34,13 @@ LEAST_BYTES = 256 + len(SPECIAL)
 
 def parser() -> Parser:
     made = Parser(
-        "tokenizer train",
+        "tokenizer",
         "Train a lossless tokenizer with the special tokens <s>, </s>, <pad> and <mask>. To use "
         "the tokenizer in a recipe, give --data.tokenizer FILE.",
         "magneto tokenizer train --data books/ --kind unigram --vocab-size 64000 --out books.model",
     )
     add = made.add_argument
+    add("train", choices=("train",), metavar="train", help="the only subcommand")
     add("--data", required=True, metavar="SOURCE", help="text: PATH, hf:NAME or builtin:NAME")
     what = "byte-bpe is byte-level BPE; unigram and bpe are SentencePiece models"
     add("--kind", choices=KINDS, default="byte-bpe", help=what)
@@ -63,21 +55,13 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    if words and words[0] in ("-h", "--help"):
-        words = ["train", *words]
-    if not words or words[0] != "train":
-        hint = f", not {words[0]!r}{nearest(words[0], ['train'])}" if words else ""
-        raise ConfigError([f"the subcommand of magneto tokenizer must be train{hint}"])
-    args = parser().parse(words[1:])
+    args = parser().parse(words)
     if args.kind == "byte-bpe":
         check_effect(words, ["sample"], "with --kind byte-bpe")
     progress = ProgressBars()
-    piped = standard_input_as_file() if is_standard_input(args.data) else nullcontext(args.data)
-    with piped as source:
-        made = train_tokenizer(
-            str(source), args.text_field, args.kind, args.vocab_size, args.out, args.sample,
-            progress,
-        )  # fmt: skip
+    made = train_tokenizer(
+        args.data, args.text_field, args.kind, args.vocab_size, args.out, args.sample, progress
+    )
     progress.finish()
     line = f"{made.path}: {made.vocab_size} tokens; use it with --data.tokenizer {made.path}"
     return answer(args, {"tokenizer": str(made.path), "vocab_size": made.vocab_size}, [line])

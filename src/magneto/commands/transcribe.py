@@ -21,7 +21,6 @@ from magneto.commands.shared import (
     at_least_one,
     check_file,
     check_folder,
-    is_standard_input,
     open_standard_input,
     read_as,
     standard_input_as_file,
@@ -121,7 +120,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def check(made: Parser, args: argparse.Namespace) -> None:
-    args.files = [STDIN if is_standard_input(name) else name for name in args.files]
     piped, several = STDIN in args.files, len(args.files) > 1
     if args.n_best is not None:
         if args.search == "greedy":

@@ -44,14 +44,11 @@ def test_ranks_share_the_batches_and_one_prints(digits_run: Path, capsys) -> Non
 def test_what_one_process_measures_waits_for_no_other(
     digits_run: Path, capsys, monkeypatch
 ) -> None:
-    """Standard input, which processes cannot share, is refused."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("magneto.training.distributed.join_world", pytest.fail)
     alone = "magneto.commands.evaluate.judge_features"
     monkeypatch.setattr(alone, lambda given, *rest: print(given.features) or 0)
     assert outcome(capsys, "evaluate", digits_run, "--features") == (0, "True\n", "")
-    line = refused(capsys, "evaluate", digits_run, "--data", "-")
-    assert "several processes cannot share" in line
 
 
 @pytest.fixture(scope="module")

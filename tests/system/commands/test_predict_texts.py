@@ -1,6 +1,5 @@
 """`magneto predict` on texts: lines, tables, quoted texts, and probabilities."""
 
-import io
 import json
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypatch) -> None:
-    for words in ([], ["-"], ["/dev/stdin"]):
+    for words in ([], ["-"]):
         monkeypatch.setattr("sys.stdin", Pieces(b"aaa 1\nbbb 2\n"))
         out = printed(capsys, "predict", run, *words, "--probabilities")
         first, second = (line.split("\t") for line in out.splitlines())
@@ -49,26 +48,6 @@ def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypat
         shares = dict(part.split("=") for part in first[1].split(" "))
         assert list(shares) == ["a", "b"] and float(shares["a"]) > 0.5
         assert sum(map(float, shares.values())) == pytest.approx(1, abs=1e-3)
-
-
-def test_evaluation_on_a_table_from_standard_input(
-    run: Path, tmp_path, capsys, monkeypatch
-) -> None:
-    table = "".join(
-        f'{{"kind": "{"ab"[i % 2]}", "words": "{"ab"[i % 2]} {i}"}}\n' for i in range(20)
-    )
-    (tmp_path / "rows.jsonl").write_text(table)
-    found = []
-    for name in (str(tmp_path / "rows.jsonl"), "-"):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
-        _, out, err = outcome(capsys, "evaluate", run, "--data", name, "--json", "--keep", "k")
-        found.append(json.loads(out))
-    assert found[0] == found[1] and "standard input: 20 rows" in err
-    kept = json.loads((run / "scores" / "k.json").read_text())["overrides"]
-    assert {*kept.values()} == {"standard input"}
-    for content, message in ((b"", "is empty"), (b'{"a": 1}\n', "has no column")):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-        assert f"standard input (-) {message}" in refused(capsys, "evaluate", run, "--data", "-")
 
 
 def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> None:

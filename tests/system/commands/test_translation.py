@@ -136,7 +136,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
     for words, message in (
         (f"{translate} --to dee", "no language 'dee'; did you mean de? (the model has de, en, fr)"),
         (translate, "--to de|en|fr"),
-        (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
+        (f"{translate} --to de tests.en", "no file or folder tests.en; did you mean test.en?"),
         (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),
         (f"{evaluate} --data test --directions en-it", "no test text for en-it. Language pairs"),
         (f"{evaluate} --data nothing", "no parallel text at nothing"),
