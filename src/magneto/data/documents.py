@@ -8,7 +8,6 @@ standard library.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 import sysconfig
@@ -43,6 +42,7 @@ from magneto.data.sources import (
     paths_by_split,
     split_of,
 )
+from magneto.files import read_json, write_json
 
 # WikiText's files are wiki.train.tokens and wiki.train.raw.
 ENDINGS = (".txt", ".tokens", ".raw", *RECORDS, ".tar")
@@ -232,13 +232,11 @@ BUILTIN = ("docstrings",)
 def docstrings() -> list[str]:
     """Return the prose of the standard library's docstrings, one document per module."""
     version = sys.version_info[:3]
-    held = cache_directory() / f"docstrings-{fingerprint(version)}"
+    held = cache_directory() / f"docstrings-{fingerprint(version, 'documents.json')}"
     if not is_cached(held):
         with create_cached(held) as temporary:
-            lines = (json.dumps(document) for document in _extract())
-            (temporary / "documents.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    content = (held / "documents.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in content.splitlines()]
+            write_json(temporary / "documents.json", list(_extract()))
+    return read_json(held / "documents.json")
 
 
 def _extract() -> Iterator[str]:
