@@ -173,11 +173,11 @@ def find_files(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str]
 ) -> tuple[dict[str, dict[str, Path]], list[Path]]:
     path = user_path(source)
-    folder, parent = os.path.isdir(path), path.parent if os.path.isdir(path.parent) else Path(".")
     if os.path.isfile(path):
         files = [path]
     else:
-        paths = walk_files(path) if folder else parent.glob(f"{glob.escape(path.name)}.*")
+        stem = f"{glob.escape(path.name)}.*"
+        paths = walk_files(path) if os.path.isdir(path) else path.parent.glob(stem)
         files = sorted(file for file in paths if os.path.isfile(file))
     records = [file for file in files if has_ending(file, RECORDS)]
     lines = aligned_files(files, required | {*(selected or ())})

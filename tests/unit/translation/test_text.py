@@ -175,7 +175,7 @@ def test_titles_of_columns_are_languages_if_they_are_codes_or_are_named(tmp_path
     assert open_parallel(str(folder / "b.csv"), None).languages == ["en", "id"]
 
 
-def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
+def test_mistakes_say_what_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "text", {"a.en": "x\ny\n", "a.de": "z\n", "b.tsv": "x y\tz\n"})
     twice = write(tmp_path / "twice", {"a.en": "one\n", "a.de": "eins\n", "a.en.txt": "other\n"})
     for source, match in (
@@ -187,6 +187,9 @@ def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=match):
             read(source, "en", "de")
+    monkeypatch.chdir(folder)
+    with pytest.raises(FileNotFoundError, match=r"^no parallel text at none/a$"):
+        read("none/a", "en", "de")
 
 
 def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
