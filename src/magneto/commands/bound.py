@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magneto.commands.shared import Parser, aligned, answer
-from magneto.config import ConfigError
 from magneto.theory.bounds import (
     CROSS_ATTENTION,
     Scales,
@@ -20,6 +19,8 @@ from magneto.theory.placement import Depth, Placement, Stack, find_placement
 
 DOUBLINGS = (1, 2, 4, 8, 16)
 MOST_LAYERS = 100_000
+# A scale of all sublayers, or one for each.
+Given = float | list[float]
 
 
 def parser() -> Parser:
@@ -59,7 +60,7 @@ def main(words: Sequence[str]) -> int:
         )
     v, w = (read_scales(command, f"--{name}", getattr(args, name), depths) for name in "vw")
     # Scales given per sublayer hold for one depth only.
-    grows = all(len(part) == 1 for part in (*v.values(), *w.values()))
+    grows = not any(isinstance(part, list) for part in (*v.values(), *w.values()))
     deeper: list[dict[Stack, int]] = [{stack: layers * factor for stack, layers in depths.items()}
               for factor in (DOUBLINGS if grows else DOUBLINGS[:1])]  # fmt: skip
     deeper = [each for each in deeper if each == depths or max(each.values()) <= MOST_LAYERS]
@@ -124,7 +125,7 @@ def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
 
 def read_scales(
     command: Parser, option: str, text: str | None, depths: Mapping[Stack, int]
-) -> dict[Stack, list[float]]:
+) -> dict[Stack, Given]:
     if text is None:
         return {}
     parts = text.split("/")
@@ -134,39 +135,30 @@ def read_scales(
         command.error(
             f"{option} {text} has scales for {len(parts)} stacks, but the model has {len(depths)}"
         )
-    read: dict[Stack, list[float]] = {}
+    read: dict[Stack, Given] = {}
     for stack, part in zip(depths, parts, strict=True):
         try:
-            read[stack] = [float(number) for number in part.split(",")]
+            numbers = [float(number) for number in part.split(",")]
         except ValueError:
             command.error(f"{option} {text} needs comma-separated numbers, not {part!r}")
+        read[stack] = numbers[0] if len(numbers) == 1 else numbers
     return read
 
 
 def stack_scales(
     row: Placement,
     depths: Mapping[Stack, int],
-    v: Mapping[Stack, Sequence[float]],
-    w: Mapping[Stack, Sequence[float]],
+    v: Mapping[Stack, Given],
+    w: Mapping[Stack, Given],
     cross_gain: float | None,
 ) -> dict[Stack, Scales]:
     made: dict[Stack, Scales] = {}
     for stack, layers in depths.items():
         depth = Depth(stack, layers, sum(depths.values()) - layers)
         own = derived_scales(row, depth, cross_gain=cross_gain)
-        made[stack] = Scales(
-            per_sublayer("--v", v.get(stack, own.v), depth.sublayers),
-            per_sublayer("--w", w.get(stack, own.w), depth.sublayers),
-            own.alpha,
-        )
+        values = v.get(stack, own.v), w.get(stack, own.w)
+        made[stack] = Scales.of(depth.sublayers, *values, own.alpha)
     return made
-
-
-def per_sublayer(option: str, values: Sequence[float], sublayers: int) -> tuple[float, ...]:
-    if len(values) not in (1, sublayers):
-        raise ConfigError([f"{option} must have one value, or one value for each of the "
-                           f"{sublayers} sublayers, not {len(values)} values"])  # fmt: skip
-    return tuple(values) * (sublayers // len(values))
 
 
 def bound_terms(
@@ -179,7 +171,7 @@ def bound_terms(
     return {"bound": made.total, **terms}
 
 
-def brief(scales: tuple[float, ...]) -> float | list[float]:
+def brief(scales: tuple[float, ...]) -> Given:
     return scales[0] if len(set(scales)) == 1 else list(scales)
 
 

@@ -209,10 +209,13 @@ class Probe:
     def watch(self) -> Iterator[None]:
         """Record the layers while the `with` block runs; only the last forward pass is kept."""
         with ExitStack() as hooks:
-            for layer in self.layers.values():
-                for handle in layer.hook():
-                    hooks.enter_context(handle)
+            for handle in self.hook():
+                hooks.enter_context(handle)
             yield
+
+    def hook(self) -> list[RemovableHandle]:
+        """Add hooks to the layers, and return the handles that remove the hooks."""
+        return [handle for layer in self.layers.values() for handle in layer.hook()]
 
     @torch.no_grad()
     def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -359,8 +362,8 @@ class ProbeHook:
             torch.compiler.set_stance("force_eager")
             hooked.callback(torch.compiler.set_stance, "default")
         mark = state.optimizer.register_step_pre_hook(lambda given, *rest: probe.mark(given))
-        hooked.enter_context(mark)
-        hooked.enter_context(probe.watch())
+        for handle in (mark, *probe.hook()):
+            hooked.enter_context(handle)
         return hooked
 
     def _write(

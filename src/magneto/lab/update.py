@@ -37,6 +37,7 @@ from magneto.theory.bounds import (
     Scales,
     bound,
     derived_scales,
+    effective_scale,
     encoder_decoder_bound,
     find_family,
 )
@@ -299,7 +300,7 @@ def effective_scales(stack: ProbedStack) -> Scales:
 @torch.no_grad()
 def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
     squares = [
-        weight.shape[1] * weight.double().var(correction=0).item()
+        effective_scale(weight.shape[1], weight.double().var(correction=0).item()) ** 2
         for role, weight in weights
         if role in roles
     ]

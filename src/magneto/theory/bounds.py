@@ -5,9 +5,8 @@ and Sub-LN come from the paper arXiv 2210.06423 (section 3.2, appendices A and B
 divided by eta d, the learning rate times the width. Under the paper's assumptions, the bounds give
 the order of magnitude of the update. `docs/theory.md` states the limits of these assumptions.
 
-The scale of a weight matrix is sqrt(fan_in * variance of its entries). A square Xavier matrix with
-gain g has the scale g. fc1 from d to 4d has the scale sqrt(0.4) g, and fc2 from 4d to d has the
-scale sqrt(1.6) g. Sublayers are numbered l = 1..L. These symbols describe sublayer l:
+The scale of a weight matrix is sqrt(fan_in * variance of its entries). Sublayers are numbered
+l = 1..L. These symbols describe sublayer l:
 
 - w_l: scale of the first matrix (v_proj or fc1).
 - v_l: scale of the second matrix (out_proj or fc2).
@@ -25,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import fsum, isfinite, log
+from math import fsum, isfinite, log, sqrt
 from statistics import linear_regression
 from typing import Literal
 
@@ -67,6 +66,32 @@ class Scales:
                         f"not {value!r}"
                     )
 
+    @classmethod
+    def of(
+        cls,
+        sublayers: int,
+        v: float | Sequence[float],
+        w: float | Sequence[float],
+        alpha: float = 1.0,
+    ) -> Scales:
+        """Return `Scales` of several sublayers.
+
+        If v or w is one number, every sublayer has this scale.
+
+        Raises:
+            ValueError: If the length of a sequence differs from `sublayers`.
+        """
+        parts = []
+        for name, given in (("v", v), ("w", w)):
+            values = tuple(given) if isinstance(given, Sequence) else (given,) * sublayers
+            if len(values) != sublayers:
+                raise ValueError(
+                    f"{name} must have one value, or one value for each of the {sublayers} "
+                    f"sublayers, not {len(values)} values"
+                )
+            parts.append(values)
+        return cls(parts[0], parts[1], alpha)
+
 
 def derived_scales(
     placement: str | Placement, depth: Depth, *, cross_gain: float | None = None
@@ -86,6 +111,16 @@ def derived_scales(
     cross = [gain if cross_gain is None else cross_gain] if crosses else []
     scales = (gain, *cross, gain) * depth.layers
     return Scales(scales, scales, row.alpha(depth))
+
+
+def effective_scale(fan_in: int, variance: float) -> float:
+    """Return the scale of a weight matrix: sqrt(fan_in * variance of its entries).
+
+    The fields v and w of `Scales` contain such scales. A square Xavier matrix with gain g has the
+    scale g. fc1 from d to 4d has the scale sqrt(0.4) g, and fc2 from 4d to d has the scale
+    sqrt(1.6) g.
+    """
+    return sqrt(fan_in * variance)
 
 
 def _printed(signals: Sequence[float], alpha: float) -> list[float]:

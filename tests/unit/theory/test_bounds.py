@@ -41,7 +41,7 @@ def gamma(layers: int) -> Scales:
 
 
 def ones(sublayers: int) -> Scales:
-    return Scales((1.0,) * sublayers, (1.0,) * sublayers)
+    return Scales.of(sublayers, 1, 1)
 
 
 @pytest.mark.parametrize("placement", ALIKE)
@@ -101,7 +101,7 @@ def test_one_exploding_sublayer() -> None:
         (1, "paper", 9.469, 9.469), (10, "paper", 27.78, 9.273), (100, "paper", 2007.9, 9.271),
         (100, "first_order", 3.000, 3.815), (100, "telescoped", 3.903, 5.489),
     ):  # fmt: skip
-        scales = Scales((1.0,) * 24, (1.0,) * 5 + (w6,) + (1.0,) * 18)
+        scales = Scales.of(24, 1, [1.0] * 5 + [w6] + [1.0] * 18)
         found = [bound(name, scales, form=form) for name in ALIKE]
         assert found == pytest.approx(values, abs=5e-4, rel=2e-4)
 
@@ -129,7 +129,7 @@ def naive_bound(v: list[float], w: list[float], name: str, form: str) -> float:
 def test_unequal_scales_against_the_double_sum(name: str, form: Any) -> None:
     v = [0.3 + 0.2 * (n % 7) for n in range(20)]
     w = [1.9 - 0.15 * (n % 11) for n in range(20)]
-    made = bound(name, Scales(tuple(v), tuple(w)), form=form)
+    made = bound(name, Scales.of(20, v, w), form=form)
     assert made == pytest.approx(naive_bound(v, w, name, form))
 
 
@@ -187,9 +187,9 @@ def test_wrong_use_is_named() -> None:
     with pytest.raises(ValueError, match=r"unknown form 'telescoped'.*Known: paper"):
         bound("post", ones(4), form="telescoped")
     with pytest.raises(ValueError, match="alpha must be 1"):
-        bound("sub", Scales((1.0,) * 4, (1.0,) * 4, alpha=2.0))
+        bound("sub", Scales.of(4, 1, 1, alpha=2.0))
     for bad in (float("nan"), float("inf"), -1.0, 1e30):
         with pytest.raises(ValueError, match="positive"):
-            Scales((bad, bad), (1.0, 1.0))
+            Scales.of(2, bad, 1)
     with pytest.raises(ValueError, match="one value per sublayer"):
         Scales((), ())
