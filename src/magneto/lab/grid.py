@@ -99,17 +99,15 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
             comparison.
         FileExistsError: If the folder is not empty and contains no comparison.
     """
-    recipes = load_cells(sweep)
-    path = folder / SPEC_FILE
-    if path.exists():
+    if (folder / SPEC_FILE).exists():
         known = read_sweep(folder)
         refuse_other(folder, known, sweep)
         refuse_edited(folder, known)
-        further = [values for values in known.further if values not in sweep.further]
-        sweep = replace(sweep, further=[*further, *sweep.further])
+        new = [values for values in sweep.further if values not in known.further]
+        sweep = replace(sweep, further=[*known.further, *new])
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} already exists and is not empty; choose another --out")
-    return replace(sweep, base=json_values(recipes[0]))
+    return replace(sweep, base=json_values(load_cells(sweep)[0]))
 
 
 def open_sweep(folder: Path, sweep: Sweep) -> Sweep:

@@ -278,11 +278,7 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
     lock = acquire_lock(folder, math.inf)
     try:
         cells = afforded(folder, ladder, size, missing_cells(folder, ladder, size))
-        if not cells:
-            return None
-        before = read_sweep(rung_folder).further if (rung_folder / SPEC_FILE).exists() else []
-        new = [values for values in cells if values not in before]
-        return open_sweep(rung_folder, ladder.sweep(size, [*before, *new]))
+        return open_sweep(rung_folder, ladder.sweep(size, cells)) if cells else None
     finally:
         if lock:
             lock.release()
