@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.data.problems import join_words
 from magneto.data.stream import LazyBatches, evaluation_order, evaluation_plans
 from magneto.data.table import evenly_spaced
 from magneto.functional.cross_entropy import frequency_sums
@@ -110,16 +111,6 @@ def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray
     return numbers
 
 
-def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
-    """Return a warning if at least half of the classes are missing in the masks, else ""."""
-    if 2 * len(numbers) > classes:
-        return ""
-    shown = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
-    return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes from 0 "
-            f"to {classes - 1} ({shown}): write the classes as 0, 1, 2, ... in the masks, "
-            "or list ignored numbers in data.ignored")  # fmt: skip
-
-
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     """Return a confusion matrix of pixels, int64 (classes, classes).
 
@@ -196,8 +187,12 @@ class Segmentation(FineTuning):
         self._check_masks(self.splits.train, masks)
         numbers = mask_numbers((self.splits.train, self.splits.validation), masks)
         classes = int(masks.table[numbers].max()) + 1
-        if warning := sparse_numbers(numbers, classes):
-            self._progress.say(warning)
+        if 2 * len(numbers) <= classes:
+            few = join_words(numbers.tolist(), FEW)
+            self._progress.say(f"WARNING: the masks have only {len(numbers)} of the {classes} "
+                               f"classes from 0 to {classes - 1} ({few}): write the classes as 0, "
+                               "1, 2, ... in the masks, or list ignored numbers in "
+                               "data.ignored")  # fmt: skip
         return classes
 
     @cached_property

@@ -180,11 +180,13 @@ class ImageCaptioning(CaptionedTask):
 
 @torch.no_grad()
 def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
-    from magneto.vision_language.figures import captions_figure, readable_rows
+    from magneto.vision.figures import readable
+    from magneto.vision_language.figures import SHOWN, captions_figure
 
-    held = task.splits.validation
-    if not (rows := readable_rows(held)):
+    held, (found,) = task.splits.validation, readable(task.validation_batches(), 1, "rows")
+    if not len(found):
         return []
+    rows = found[:SHOWN].tolist()
     pictures = [held.open(row) for row in rows]
     return [captions_figure(held, rows, task.caption(model, pictures, CaptionSearch()))]
 
@@ -236,6 +238,7 @@ SYMBOLS = {
     "\u00a2": "cents", "\u00a3": "#", "\u20ac": "$", "\u00bc": "1\\/4", "\u00bd": "1\\/2",
     "\u00be": "3\\/4",
 }  # fmt: skip
+TREEBANK = str.maketrans({"\u2019": "'", "\u00b4": "'", "\u00a0": " ", "/": "\\/", "*": "\\*"})
 # The official list names brackets in capitals only ("-LRB-"), so "-lrb-" of lower-case words stays.
 PUNCTUATION = re.compile(
     r"[.,:;?!'\"`\u00b4\u2018-\u201f\u2039\u203a\u00ab\u00bb\u2013-\u2015\u2026]|\.{2,}|-{1,4}"
@@ -257,12 +260,7 @@ def caption_words(text: str) -> list[str]:
     for word in WORD.findall(text.lower().replace("&amp;", "&")):
         if not PUNCTUATION.fullmatch(word):
             words += [word[:3], word[3:]] if word in TWO_WORDS else [word]
-    return [SYMBOLS.get(word, treebank_form(word)) for word in words]
-
-
-def treebank_form(word: str) -> str:
-    word = word.replace("\u2019", "'").replace("\u00b4", "'").replace("\u00a0", " ")
-    return word.replace("/", "\\/").replace("*", "\\*")
+    return [SYMBOLS.get(word, word.translate(TREEBANK)) for word in words]
 
 
 def ngrams(words: Sequence[str]) -> Counter[Ngram]:

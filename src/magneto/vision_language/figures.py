@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 from magneto.data.stream import evaluation_order
 from magneto.figures import Panel, image_panels
 from magneto.training.task import Figure
-from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 from magneto.vision_language.finetuning import PairTask
 
@@ -101,17 +99,6 @@ def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     down, across = image.shape[0] // weights.shape[0], image.shape[1] // weights.shape[1]
     light = DARKEST + (1 - DARKEST) * shares.repeat(down, 0).repeat(across, 1)
     return (image * light[..., None]).astype(np.uint8)
-
-
-def readable_rows(rows: ImageSplit) -> list[int]:
-    found: list[int] = []
-    for row in evaluation_order(len(rows)).tolist():
-        with suppress(BrokenImage):
-            rows.pixels(row)
-            found.append(row)
-        if len(found) == SHOWN:
-            break
-    return found
 
 
 def captions_figure(rows: ImageSplit, chosen: Sequence[int], written: Sequence[str]) -> Figure:
