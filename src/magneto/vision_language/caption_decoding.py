@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from magneto.data.tokenizer import Tokenizer
 from magneto.fields import configuration
 from magneto.nn.config import Beams
-from magneto.nn.multiway import Packing
+from magneto.nn.multiway import Packing, token_numbers
 from magneto.vision_language.config import ImageCaptionerConfig
-from magneto.vision_language.samples import join_samples
+from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
@@ -72,13 +71,12 @@ class CaptionWriter:
     def next_words(self, images: Tensor, written: Tensor) -> Tensor:
         """Return the log-probabilities of each caption's next token, (captions, vocabulary)."""
         mask: Any = self.tokenizer.mask
-        tokens = torch.cat((written, torch.full_like(written[:, :1], mask)), dim=1)
-        (count, length), image_tokens = tokens.shape, self.config.image_tokens
-        # The packing depends on the length alone, so the host does not wait for the tokens.
-        packed = join_samples(image_tokens, paired=[np.zeros(length, np.int64)] * count)
-        packed = replace(packed, packing=left_to_right(packed.packing, image_tokens))
-        samples = replace(packed.to(tokens.device), token_ids=tokens.flatten())
-        places = torch.arange(1, count + 1, device=tokens.device) * length - 1
+        ends = torch.full_like(written[:, :1], mask)
+        count, length = written.shape[0], written.shape[1] + 1
+        places = torch.arange(1, count + 1, device=written.device) * length - 1
+        samples = samples_of_equal_length(
+            torch.cat((written, ends), dim=1), self.config.image_tokens
+        )
         logits: Any = self.model(images, samples, places)
         logits = logits.float()
         logits[:, self.forbidden_tokens()] = -torch.inf
@@ -128,3 +126,30 @@ class CaptionWriter:
         longest = max(length + 1, self.config.longest_text - 1)
         reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
         return len(ended) == how.beams and ended[-1][0] >= reachable
+
+
+def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
+    # On the device, unlike `join_samples`: while captions are scored, no step waits for a copy.
+    count, length = tokens.shape
+    numbers = torch.arange(count, device=tokens.device)
+    places = torch.arange(count * (image_tokens + length), device=tokens.device).view(count, -1)
+    vision_place, language_place = (
+        part.flatten() for part in places.split((image_tokens, length), dim=1)
+    )
+    packing = Packing(
+        vision_place=vision_place,
+        language_place=language_place,
+        token=token_numbers(vision_place, language_place, places.numel()),
+        rows=count,
+        length=image_tokens + length,
+        vision_alone=0,
+        language_paired=count * length,
+        attention_mask=None,
+    )
+    return Samples(
+        token_ids=tokens.flatten(),
+        token_positions=torch.arange(length, device=tokens.device).repeat(count),
+        packing=left_to_right(packing, image_tokens),
+        image_starts=numbers * image_tokens,
+        text_starts=numbers * length,
+    )
