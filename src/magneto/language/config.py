@@ -14,7 +14,8 @@ from magneto.data.tokenizer import END, MOST_TOKENS, SPECIAL
 from magneto.fields import Dropout, Free, NonNegativeInt, PositiveInt, Share, configuration, rule
 from magneto.nn.config import TransformerConfig
 
-Vocabulary = Annotated[int, Interval(ge=1, le=MOST_TOKENS)]
+# At least all bytes and the special tokens. Causal language models need only `</s>`.
+Vocabulary = Annotated[int, Interval(ge=256 + len(SPECIAL), le=MOST_TOKENS)]
 
 
 @configuration
@@ -76,7 +77,7 @@ class TextDataConfig:
     tokenizer: str = "bpe"
     """Tokenizer: "bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
     tokenizer.json or a SentencePiece .model."""
-    vocab_size: Vocabulary = 8192
+    vocab_size: Annotated[int, Interval(ge=257, le=MOST_TOKENS)] = 8192
     """Vocabulary size of a "bpe" tokenizer."""
     max_length: PositiveInt = 512
     """Sequence length in tokens."""
@@ -93,14 +94,6 @@ class TextDataConfig:
     than the disk. A "bpe" tokenizer is trained on the first 20,000 documents. The validation
     set has at most 20,000 x `validation_fraction` documents."""
 
-    @rule
-    def _vocabulary_has_all_bytes(self) -> Iterator[str]:
-        least = 256 + len(self.special)
-        if self.vocab_size < least:
-            special = ", ".join(self.special)
-            yield (f"vocab_size must be {least} or more (256 bytes and {special}), "
-                   f"not {self.vocab_size}")  # fmt: skip
-
 
 @configuration
 class MaskedTextDataConfig(TextDataConfig):
@@ -108,6 +101,10 @@ class MaskedTextDataConfig(TextDataConfig):
 
     special: ClassVar[tuple[str, ...]] = SPECIAL
 
+    vocab_size: Vocabulary = 8192
+    """Vocabulary size of a "bpe" tokenizer."""
+    max_length: Annotated[int, Interval(ge=2, lt=LARGEST)] = 512
+    """Sequence length in tokens. The first token is always `<s>`."""
     mask_ratio: Share = 0.15
     """Share of a sequence's tokens that is masked (0.15 in BERT and in the paper)."""
     masking: Literal["token", "word", "span"] = "token"
@@ -116,11 +113,6 @@ class MaskedTextDataConfig(TextDataConfig):
     """Replacement of selected tokens. "mask" replaces every selected token by the mask token,
     as in the authors' code. "bert" masks 80 % of the selected tokens, replaces 10 % by a random
     token, and keeps 10 % unchanged."""
-
-    @rule
-    def _max_length_exceeds_the_first_token(self) -> Iterator[str]:
-        if self.max_length == 1:
-            yield "max_length must be 2 or more, because the first token is always <s>"
 
 
 @dataclass(frozen=True)
@@ -251,8 +243,6 @@ class ClassificationDataConfig:
     def _labels_differ(self) -> Iterator[str]:
         if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
             yield f"labels must be two or more different names, not {list(self.labels)}"
-        if self.vocab_size < 256 + len(SPECIAL):
-            yield f"vocab_size must be {256 + len(SPECIAL)} or more, not {self.vocab_size}"
 
     @rule
     def _metric_suits_the_target(self) -> Iterator[str]:

@@ -28,6 +28,7 @@ from magneto.language.config import (
     GLUE,
     ClassificationDataConfig,
     MaskedLanguageModelConfig,
+    MaskedTextDataConfig,
     TextClassifierConfig,
     TextDataConfig,
     TextEncoderConfig,
@@ -275,10 +276,13 @@ def test_wrong_fields_are_answered() -> None:
     for labels in (("a",), ("a", "b", "a")):
         with pytest.raises(ValueError, match="labels must be"):
             ClassificationDataConfig(labels=labels)
-    for config, least in ((TextDataConfig, 257), (ClassificationDataConfig, 260)):
-        assert config(vocab_size=least).vocab_size == least
-        with pytest.raises(ValueError, match=f"vocab_size must be {least} or more"):
-            config(vocab_size=least - 1)
+    for config, name, least in (
+        (TextDataConfig, "vocab_size", 257), (ClassificationDataConfig, "vocab_size", 260),
+        (MaskedTextDataConfig, "vocab_size", 260), (MaskedTextDataConfig, "max_length", 2),
+    ):  # fmt: skip
+        assert getattr(config(**{name: least}), name) == least
+        with pytest.raises(ValueError, match=f"{name} must be {least} "):
+            config(**{name: least - 1})
     with pytest.raises(ValueError, match="'f1' does not apply to target 'number'"):
         ClassificationDataConfig(glue="stsb", metric="f1")
     with pytest.raises(ValueError, match="builtin:word-order"):
