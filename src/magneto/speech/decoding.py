@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from magneto.nn.config import BEAMS
 from magneto.speech.config import BLANK, SYMBOLS_PER_FRAME
@@ -259,8 +260,8 @@ class Beam:
         digests: Hash of the labels, (batch, width).
         predicted: Projected predictor output, (batch, width, joint).
         state: State of the predictor, with batch dimension batch * width.
-        bonus: The language model's weighted log-probabilities, (batch, width, vocabulary). Without
-            a language model, zeros (batch, width, 1).
+        bonus: The language model's weighted log-probabilities, (batch, width, vocabulary), with 0
+            for blank. Without a language model, zeros (batch, width, 1).
         frames: Number of processed frames, (batch,).
     """
 
@@ -338,13 +339,10 @@ class ModifiedBeamSearch(Search):
         none = torch.zeros(batch, width, dtype=torch.long, device=frames.device)
         most = int(frames.max()) if batch else 0
         written = none.new_zeros(batch, width, max(most, 1), 2)
-        projected = predicted[rows]
         bonus = self._bonus(written.flatten(0, 1), none.flatten())
-        if bonus is None:
-            bonus = projected.new_zeros(batch * width, 1)
         shape = (batch, width, -1)
         return Beam(
-            scores, written, none, none, projected.view(shape),
+            scores, written, none, none, predicted[rows].view(shape),
             tuple(part[rows] for part in state), bonus.view(shape), torch.zeros_like(frames),
         )  # fmt: skip
 
@@ -353,9 +351,7 @@ class ModifiedBeamSearch(Search):
         beam, frames = state, model.joiner.encoder_proj(encoded)
         for number in range(int(lengths.max()) if len(lengths) else 0):
             logits = model.joiner.logits(frames[:, number, None], beam.predicted).float()
-            chances = logits.log_softmax(-1)
-            if self.fusion is not None:
-                chances[..., 1:] += beam.bonus[..., 1:]
+            chances = logits.log_softmax(-1) + beam.bonus
             candidates = beam.scores[..., None] + chances
             times = state.frames + number
             beam = self._extend(model, beam, candidates, times, number < lengths)
@@ -413,12 +409,12 @@ class ModifiedBeamSearch(Search):
         if not len(rows):
             return beam
         read_labels(model, rows, symbols[rows], beam.predicted.flatten(0, 1), beam.state)
-        bonus = self._bonus(beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
-        if bonus is not None:
-            beam.bonus.flatten(0, 1)[rows] = bonus
+        written, lengths = beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows]
+        beam.bonus.flatten(0, 1)[rows] = self._bonus(written, lengths)
         return beam
 
-    def _bonus(self, written: Tensor, lengths: Tensor) -> Tensor | None:
+    def _bonus(self, written: Tensor, lengths: Tensor) -> Tensor:
         if self.fusion is None:
-            return None
-        return self.fusion_weight * self.fusion(written[..., 0], lengths).float()
+            return torch.zeros(len(written), 1, device=written.device)
+        chances = self.fusion_weight * self.fusion(written[..., 0], lengths).float()
+        return F.pad(chances[:, BLANK + 1 :], (1, 0))
