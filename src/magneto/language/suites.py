@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from magneto.config import ConfigError
-from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
+from magneto.data.files import RECORDS, Record, has_ending, stream_records, walk_files
 from magneto.data.problems import BadRecord, StrictCounts, guarded
 from magneto.data.sources import HubDataset, parse_source, split_of
 from magneto.files import nearest_path, user_path
@@ -51,9 +50,6 @@ class Item:
     def solved(self) -> str:
         """Text with the correct option, as used in a demonstration."""
         return self.contexts[self.answer] + self.endings[self.answer]
-
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
