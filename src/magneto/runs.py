@@ -79,29 +79,26 @@ def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
     The task's data is not needed.
     """
     from magneto.training.distributed import pick_device
+    from magneto.weights import find_weights
 
+    weights = find_weights(run, which)  # before the model, which may need a trained tokenizer
     model = task.build_model()
-    weights = load_weights(model, run, which)
+    load_weights(model, weights)
     device = pick_device(recipe.training.device)
     return OpenRun(recipe, task, model.to(device).eval(), weights)
 
 
-def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
-    """Load a run's weights into a model, and return the directory of the weights.
-
-    `which` names the weights, as in `magneto.weights.find_weights`.
+def load_weights(model: nn.Module, directory: Path) -> None:
+    """Load the weights in a directory (see `magneto.weights.find_weights`) into a model.
 
     Raises:
-        FileNotFoundError: If the run has no such weights.
         ValueError: If the weights are damaged, not finite, or of another model.
     """
     from magneto.training.checkpoint import load_pieces, model_pieces
-    from magneto.weights import check_finite, find_weights, open_weights
+    from magneto.weights import check_finite, open_weights
 
-    directory = find_weights(run, which)
     load_pieces(model_pieces(model), open_weights(directory), directory)
     check_finite(model.state_dict(), directory)
-    return directory
 
 
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:

@@ -26,7 +26,7 @@ from magneto.training.distributed import (
 )
 from magneto.training.evaluation import evaluate
 from magneto.training.logging import read_metrics
-from magneto.weights import list_checkpoints, undamaged
+from magneto.weights import find_weights, list_checkpoints, undamaged
 from tests.commands import answer
 from tests.evaluating import measured
 from tests.problems import listed
@@ -115,8 +115,8 @@ def test_no_file_of_a_rank_holds_a_whole_tensor(tmp_path: Path) -> None:
                 assert [piece["rows"][0] for piece in entry["pieces"]] != [0], (kind, name)
     flip_a_bit(tmp_path / "best" / "model-00002-of-00002.safetensors")
     with pytest.raises(ValueError, match=r"model-00002-of-00002.*undamaged weights: final"):
-        load_weights(Toy().build_model(), tmp_path)
-    load_weights(Toy().build_model(), tmp_path, "final")
+        find_weights(tmp_path)
+    load_weights(Toy().build_model(), find_weights(tmp_path, "final"))
 
 
 # What one process trains from beginning to end, and any number of ranks as well as it.

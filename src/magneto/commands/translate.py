@@ -82,11 +82,6 @@ def main(words: Sequence[str]) -> int:
     if not piped:
         check_file(args.file, "file")
     run_task(args.run, overrides, "translate")
-    from magneto.training.task import ASSETS
-
-    if not (args.run / ASSETS).is_dir():
-        raise FileNotFoundError(f"{args.run} has no vocabulary, because training has not begun; "
-                                "train the run first")  # fmt: skip
     opened: Any = load_run(args.run, args.weights, overrides)
     vocabulary = opened.task.vocabulary
     if args.to is None:

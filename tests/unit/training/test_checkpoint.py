@@ -43,7 +43,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 def test_weights_of_a_step_are_the_averages_that_were_evaluated(run: Path) -> None:
     for which in ("30", "last"):
         model = toy_model()
-        load_weights(model, run, which)
+        load_weights(model, find_weights(run, which))
         for name, tensor in tensors(run / "final").items():
             assert torch.equal(model.state_dict()[name], tensor)
 
@@ -84,7 +84,7 @@ def test_nothing_is_unpickled(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, pytest.fail)
     resume(run, steps=32)
-    load_weights(Toy().build_model(), run)
+    load_weights(Toy().build_model(), find_weights(run))
 
 
 def test_a_companion_is_in_no_checkpoint_and_values_of_data_are_in_each(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_wrong_weights_are_refused_and_no_run_is_overwritten(
     with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
         run_toy(finished)
     with pytest.raises(ValueError, match="weights of another model"):
-        load_weights(torch.nn.Linear(3, 3), finished)
+        load_weights(torch.nn.Linear(3, 3), find_weights(finished))
     with pytest.raises(ValueError, match="weights of another model"):
         module.load_pieces({}, {"more": torch.ones(2)}, "a file")
     run_toy(tmp_path, steps=5)
@@ -144,7 +144,7 @@ def test_the_average_of_weights_is_what_is_evaluated_and_may_begin_later(tmp_pat
     run_toy(tmp_path, steps=8)
     assert run_toy(tmp_path, steps=12, resume=True, ema_decay=0.99).status == "finished"
     model = Toy().build_model()
-    load_weights(model, tmp_path, "best")
+    load_weights(model, tmp_path / "best")
     best = json.loads((tmp_path / "best" / "state.json").read_text())
     found = evaluate(Toy(), model, ALONE, "fp32").metrics
     assert found["loss"] == pytest.approx(best["metrics"]["loss"], rel=1e-6)
