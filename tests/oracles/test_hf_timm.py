@@ -131,11 +131,11 @@ def test_what_does_not_fit_is_named() -> None:
         (VIT, "reg_token", (1, 4, 32), "of the tensor 'reg_token'"),
         (VIT, "dist_token", (1, 1, 32), "a distillation token .* not supp"),
         (VIT, "pos_embed", (1, 8, 32), "7 patches are not a square image"),
-        (VIT, "fc_norm.weight", (32,), "both a norm before pooling .* after pooling"),
-        (VIT, "blocks.0.attn.norm.weight", (32,), "norm inside attention needs"),
+        (VIT, "fc_norm.weight", (32,), "no tensor 'encoder.final_norm"),
+        (VIT, "blocks.0.attn.norm.weight", (32,), r"attention\.inside\.bias' is missing"),
         (VIT, "norm.weight", (31,), r"final_norm.weight is \(31,\), but"),
-        (BEIT, table, (13, 4), "has 13 rows, but a grid of n x n patches"),
-        (BEIT, f"rel_pos_bias.{TABLE}", (12, 4), "both per-layer and shared relative"),
+        (BEIT, table, (13, 4), r"is \(13, 4\), but must be \(12, 4\)"),
+        (BEIT, f"rel_pos_bias.{TABLE}", (12, 4), "no tensor 'encoder.grid_positions"),
     )
     for form, name, shape, words in added:
         with pytest.raises(ValueError, match=words):

@@ -251,10 +251,9 @@ class Translator:
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _padded(self, rows: list[Tokens]) -> tuple[Tensor, Tensor]:
-        device = next(self.model.parameters()).device
         tokens = pad_sequence([torch.tensor(row) for row in rows], True, self.padding)
         mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], True)
-        return tokens.to(device), mask.to(device)
+        return tokens.to(self.model.device), mask.to(self.model.device)
 
     def _inside(self, row: Tokens) -> Tokens:
         body = row[1:]

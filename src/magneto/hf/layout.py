@@ -402,15 +402,18 @@ class WeightFormat:
         """Return a Magneto model with the library's weights, in evaluation mode."""
         require(self.name, args, self.refused)
         copies = {name: tensor.detach().clone().float() for name, tensor in weights.items()}
-        try:
-            state = self.normalise(copies, args)
-            config = self.read(state, args)
-        except KeyError as error:
-            raise ValueError(f"the weights have no {error.args[0]}, which a {self.model.__name__} "
-                             "needs") from error  # fmt: skip
+        state, config = self._read_normalised(copies, args)
         made = read_state(tensor_pairs(config, self.names(config, state)), state, self.ignored)
         made |= self.computed(state, config)
         return fill(self.model(config), made, self.absent).eval()
+
+    def _read_normalised(self, state: State, args: Mapping[str, Any]) -> tuple[State, Any]:
+        try:
+            state = self.normalise(state, args)
+            return state, self.read(state, args)
+        except KeyError as error:
+            raise ValueError(f"the weights have no {error.args[0]}, which a {self.model.__name__} "
+                             "needs") from error  # fmt: skip
 
     def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
         """Convert a model to the library's tensors and the content of its arguments file."""
@@ -424,7 +427,7 @@ class WeightFormat:
         state = write_state(tensor_pairs(config, self.names(config, None)), kept)
         state = self.finalise(state, config)
         arguments = self.arguments_file(config, args)
-        again = self.read(self.normalise(state, args), args)
+        _, again = self._read_normalised(state, args)
         check_round_trip(config, again, self.name, self.otherwise)
         return state, arguments
 

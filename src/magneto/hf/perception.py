@@ -38,7 +38,6 @@ from magneto.hf.wrapper import (
     MagnetoVisionLanguageConfig,
     MagnetoVisualReasoningConfig,
     as_mask,
-    cast_like_weights,
     classification_loss,
     hidden_states,
     mean_loss,
@@ -80,7 +79,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         """Return logits (images, num_labels), and the loss of `classification_loss`."""
         self.check_arguments(others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
-            logits = self.core(cast_like_weights(self.core, pixel_values))
+            logits = self.core(pixel_values.to(self.dtype))
         loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return ImageClassifierOutput(loss, logits, tuple(states) or None)
 
@@ -119,7 +118,7 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
             ValueError: If `inference` in the configuration is "whole" and weights are offloaded.
         """
         self.check_arguments(others)
-        pixel_values = cast_like_weights(self.core, pixel_values)
+        pixel_values = pixel_values.to(self.dtype)
         if labels is None:
             if self.training:
                 raise ValueError(
@@ -174,7 +173,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         self.check_arguments(others)
         lengths = frame_counts(input_features, attention_mask)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
-            encoded, _ = self.core.encode(cast_like_weights(self.core, input_features), lengths)
+            encoded, _ = self.core.encode(input_features.to(self.dtype), lengths)
         return BaseModelOutput(last_hidden_state=encoded, hidden_states=tuple(states) or None)
 
     @torch.no_grad()
@@ -188,7 +187,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         The tokenizer's `batch_decode` returns the texts.
         """
         lengths = frame_counts(input_features, attention_mask)
-        encoded, lengths = self.core.encode(cast_like_weights(self.core, input_features), lengths)
+        encoded, lengths = self.core.encode(input_features.to(self.dtype), lengths)
         found = GreedySearch()(self.core, encoded, lengths)
         return [[label - 1 for label in best[0].labels] for best in found]
 
@@ -261,7 +260,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
             shape = (0, config.channels, config.image_size, config.image_size)
             images = torch.zeros(shape, device=input_ids.device)
         each, count = images.shape[1] if images.ndim == 5 else 1, len(images)
-        images = cast_like_weights(self.core, images.flatten(0, 1) if images.ndim == 5 else images)
+        images = (images.flatten(0, 1) if images.ndim == 5 else images).to(self.dtype)
         if paired and pixel_values is not None and texts:
             self._check_pairs(count, texts)
             repeated = [text for text in texts for _ in range(each)]
@@ -504,7 +503,7 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
             raise ValueError("the configuration needs bos_token_id, eos_token_id, pad_token_id and "
                              "mask_token_id")  # fmt: skip
         writer = CaptionWriter(self.core, self.core.config, special)
-        images = cast_like_weights(self.core, pixel_values)
+        images = pixel_values.to(self.dtype)
         found = writer.search(images, CaptionSearch(beams=num_beams, length_penalty=length_penalty))
         rows = [torch.tensor(tokens, dtype=torch.long) for tokens in found]
         made = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=special.pad)

@@ -76,12 +76,7 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
         return square(state["pos_embed"].shape[1] - ("cls_token" in state))
     table = next((t for n, t in state.items() if n.endswith(TABLE)), None)
     if table is not None:
-        side = (math.isqrt(len(table) - 3) + 1) // 2
-        if (2 * side - 1) ** 2 + 3 != len(table):
-            raise ValueError(
-                f"{TABLE} has {len(table)} rows, but a grid of n x n patches needs (2n - 1)^2 + 3"
-            )
-        return side
+        return (math.isqrt(len(table) - 3) + 1) // 2
     if "img_size" not in args:
         raise ValueError('unknown image size. Give --config FILE with {"img_size": 224}.')
     if not isinstance(args["img_size"], int):
@@ -98,9 +93,6 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"global_pool {pool!r} is not supported, only 'token' and 'avg'")
     if "dist_token" in state:
         raise ValueError("a distillation token (dist_token) is not supported")
-    if "norm.weight" in state and "fc_norm.weight" in state:
-        raise ValueError("a model with both a norm before pooling (norm) and a norm after pooling "
-                         "(fc_norm) is not supported")  # fmt: skip
     width, channels, patch, _ = state["patch_embed.proj.weight"].shape
     side = table_side(state, args, patch)
     token = "learned" if "cls_token" in state else "none"
@@ -119,11 +111,9 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement(state: State) -> str:
-    inside = "blocks.0.attn.norm.weight" in state, "blocks.0.mlp.norm.weight" in state
-    rows = {(False, False): "pre", (False, True): "eva02", (True, True): "sub"}
-    if inside not in rows:
-        raise ValueError("a norm inside attention needs a norm inside the feed-forward network")
-    return rows[inside]
+    if "blocks.0.attn.norm.weight" in state:
+        return "sub"
+    return "eva02" if "blocks.0.mlp.norm.weight" in state else "pre"
 
 
 def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
@@ -220,10 +210,6 @@ class _Beit(Timm):
 
     def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
         own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
-        if own and shared:
-            raise ValueError(
-                "a model with both per-layer and shared relative positions is not supported"
-            )
         if "cls_token" not in state:
             raise ValueError("timm's Beit needs a class token (cls_token)")
         return ImageClassifierConfig(

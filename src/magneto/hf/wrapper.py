@@ -490,11 +490,6 @@ def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Any]]:
             handle.remove()
 
 
-def cast_like_weights(core: nn.Module, values: Tensor) -> Tensor:
-    """Convert values to the dtype of the model's weights."""
-    return values.to(next(core.parameters()).dtype)
-
-
 def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
     """Convert transformers' mask to a boolean mask.
 
