@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -115,8 +115,8 @@ class TextTask(Task):
     ) -> BatchStream:
         data = self.data_config
         blocks = StreamedBlocks(
-            lambda: split_documents(data, "train", Counts()), self._encode, self.length,
-            SHUFFLED_DOCUMENTS, seed, window_count_file(data, self.length),
+            lambda: self.documents("train"), self._encode, self.length, SHUFFLED_DOCUMENTS, seed,
+            window_count_file(data, self.length),
         )  # fmt: skip
 
         def make_piece(piece: list[tuple[int, int, np.ndarray]]) -> Any:
@@ -170,6 +170,13 @@ class TextTask(Task):
     def predictable(self) -> np.ndarray:
         """Whether each token can be a target, as an array (vocabulary,)."""
         return np.ones(self.tokenizer.vocab_size, bool)
+
+    def documents(self, split: str, counts: Counts | None = None) -> Iterator[str]:
+        """Yield the documents of "train" or "validation".
+
+        `counts` receives the numbers of yielded and skipped documents.
+        """
+        return split_documents(self.data_config, split, Counts() if counts is None else counts)
 
 
 class CausalLanguageModeling(TextTask):

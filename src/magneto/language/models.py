@@ -37,6 +37,10 @@ class LanguageModel(nn.Module):
         if config.tie_embeddings:
             self.head.weight = self.embedding.table.weight
 
+    def logits(self, features: Tensor) -> Tensor:
+        """Return logits (..., vocab_size) of features (..., width)."""
+        return self.head(features)
+
     def forward(
         self,
         tokens: Tensor,

@@ -16,7 +16,7 @@ import numpy as np
 from magneto.data.documents import DOCUMENTS
 from magneto.data.problems import Counts
 from magneto.language.labelled_texts import ROWS
-from magneto.language.text import derive_length, split_documents
+from magneto.language.text import derive_length
 from magneto.progress import Progress
 from magneto.recipe import Recipe, load_recipe
 from magneto.speech.data import KEPT, READ
@@ -199,8 +199,7 @@ def labelled_texts(task: Any, given: Given) -> DataSummary:
 
 def running_text(task: Any, given: Given) -> DataSummary:
     counts = Counts()
-    train = list(split_documents(task.data_config, "train", counts))
-    held = list(split_documents(task.data_config, "validation", Counts()))
+    train, held = list(task.documents("train", counts)), list(task.documents("validation"))
     characters = sum(map(len, train))
     size = vocabulary_size(characters)
     facts = [
