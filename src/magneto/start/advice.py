@@ -59,9 +59,7 @@ class DataSummary:
     remarks: Sequence[str] = ()
 
 
-Given = Mapping[str, Any]
-"""The recipe fields that the user sets, such as "model.width", with their values."""
-Summarise = Callable[[Any, Given], DataSummary]
+Summarise = Callable[[Any], DataSummary]
 
 
 def split_sizes(train: int, validation: int, unit: str) -> tuple[str, str]:
@@ -99,17 +97,14 @@ def class_counts(names: Iterable[str]) -> tuple[str, str]:
     return "classes", f"{len(counts)}: {', '.join(shown)}{rest}"
 
 
-def image_input(split: Any, given: Given) -> DataSummary:
+def image_input(split: Any, config: Any) -> DataSummary:
     """Summarise the sizes of images, and derive image size and patch size (see `derive_sizes`)."""
     sample = sample_images(split)
     if sample.huge:
         raise ValueError(f"{sample.huge}. Images of this size take too long to decode in every "
                          "epoch. Shrink large images to about 512 pixels a side.")  # fmt: skip
     smallest, largest = sample.sizes.min(0), sample.sizes.max(0)
-    # Building the recipe refuses given values that are not whole numbers.
-    words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))
-    own = (int(word) if word.isdecimal() and int(word) else None for word in words)
-    side, patch = derive_sizes(sample.median_side, *own)
+    side, patch = derive_sizes(sample.median_side, config.image_size, config.patch_size)
     as_is = " x ".join(map(str, smallest[::-1]))
     if (smallest != largest).any():
         as_is += " to " + " x ".join(map(str, largest[::-1]))
@@ -125,18 +120,18 @@ def image_input(split: Any, given: Given) -> DataSummary:
     return DataSummary([("size", seen)], options, remarks)
 
 
-def images_of(task: Any, given: Given, *classes: tuple[str, str]) -> DataSummary:
+def images_of(task: Any, *classes: tuple[str, str]) -> DataSummary:
     splits = task.splits
-    seen = image_input(splits.train, given)
+    seen = image_input(splits.train, task.model_config)
     sizes = split_sizes(len(splits.train), len(splits.validation), "image")
     facts = [sizes, *classes, *seen.facts, *problem_rows(splits.counts)]
     return replace(seen, facts=facts)
 
 
-def labelled_images(task: Any, given: Given) -> DataSummary:
+def labelled_images(task: Any) -> DataSummary:
     splits = task.splits
     names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
-    found = images_of(task, given, class_counts(names))
+    found = images_of(task, class_counts(names))
     # Flipping suits photographs and not drawn symbols.
     flip = {} if found.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
     steps = steps_for(len(splits.train), IMAGES_A_STEP, IMAGE_STEPS)
@@ -145,15 +140,15 @@ def labelled_images(task: Any, given: Given) -> DataSummary:
     return replace(found, options=options, remarks=remarks)
 
 
-def plain_images(task: Any, given: Given) -> DataSummary:
-    found = images_of(task, given)
+def plain_images(task: Any) -> DataSummary:
+    found = images_of(task)
     length = found.options["model.max_length"] + 1
     return replace(found, options={**found.options, "model.max_length": length})
 
 
-def masked_images(task: Any, given: Given) -> DataSummary:
+def masked_images(task: Any) -> DataSummary:
     classes = f"{task.classes}, from the values in the masks (255 is ignored)"
-    found = images_of(task, given, ("classes", classes))
+    found = images_of(task, ("classes", classes))
     own = {"model.classes": task.classes, "model.stride": found.options["model.image_size"]}
     return replace(found, options={**found.options, **own})
 
@@ -168,7 +163,7 @@ def words_in(texts: Sequence[str]) -> str:
     return f"{np.median(counts):.0f} words (median), {counts.max():,} at most"
 
 
-def labelled_texts(task: Any, given: Given) -> DataSummary:
+def labelled_texts(task: Any) -> DataSummary:
     train, held = task.texts.train, task.texts.validation
     texts, labels = train.values("text"), train.values("label")
     pairs = train.values("pair") if "pair" in train.columns else []
@@ -197,7 +192,7 @@ def labelled_texts(task: Any, given: Given) -> DataSummary:
     return DataSummary([*facts, *problem_rows(task.texts.counts, ROWS)], options, remarks)
 
 
-def running_text(task: Any, given: Given) -> DataSummary:
+def running_text(task: Any) -> DataSummary:
     counts = Counts()
     train, held = list(task.documents("train", counts)), list(task.documents("validation"))
     characters = sum(map(len, train))
@@ -211,9 +206,9 @@ def running_text(task: Any, given: Given) -> DataSummary:
 
 
 def images_with_words(column: str, plural: str) -> Summarise:
-    def look(task: Any, given: Given) -> DataSummary:
+    def look(task: Any) -> DataSummary:
         train, held = task.splits.train, task.splits.validation
-        seen = image_input(train, given)
+        seen = image_input(train, task.model_config)
         texts = list(train.values(column))
         words = [text for each in texts for text in ([each] if isinstance(each, str) else each)]
         lengths = np.array([len(text) for text in words]) // 2 + 8
@@ -229,7 +224,7 @@ def images_with_words(column: str, plural: str) -> Summarise:
     return look
 
 
-def recordings(task: Any, given: Given) -> DataSummary:
+def recordings(task: Any) -> DataSummary:
     splits = task.speech.splits
     train, held = splits.train, splits.validation
     seconds, texts = train.values("seconds"), train.values("text")
@@ -244,7 +239,7 @@ def recordings(task: Any, given: Given) -> DataSummary:
     return DataSummary(facts)
 
 
-def parallel_text(task: Any, given: Given) -> DataSummary:
+def parallel_text(task: Any) -> DataSummary:
     lines = task.text.describe(task.data_config.source)
     directions = ", ".join(f"{a} to {b}" for a, b in task.text.directions)
     return DataSummary([("directions", directions), ("lines", "; ".join(lines))])
@@ -310,9 +305,8 @@ def advise(
         ValueError: If the data does not fit the task.
     """
     name, guide = f"{candidate.task}/start", GUIDES[candidate.task]
-    data_fields = {key: value for key, value in given.items() if key.startswith("data.")}
-    fields = {"data.source": source, **candidate.options, **data_fields}
-    summary = guide.summarise(load_recipe(name, fields).build_task(), given)
+    fields = {"data.source": source, **candidate.options, **given}
+    summary = guide.summarise(load_recipe(name, fields).build_task())
     options = {**candidate.options, **summary.options, **given}
     recipe = load_recipe(name, {"data.source": source, **options})
     task = recipe.build_task()

@@ -27,6 +27,8 @@ from magneto.start.baselines import (
 )
 from tests.unit.vision.image_files import encoded, photo, write, write_pairs
 
+UNSET = SimpleNamespace(image_size=None, patch_size=None)
+
 
 class Part(dict):
     """Columns of a table by name."""
@@ -152,7 +154,7 @@ def test_texts_and_recordings_are_counted() -> None:
             counts.update({DOCUMENTS: 3, MALFORMED: 2})
         return {"train": ["ab" * 100_000, "c" * 4800], "validation": ["d"]}[split]
 
-    found = advice.running_text(SimpleNamespace(documents=documents), {})
+    found = advice.running_text(SimpleNamespace(documents=documents))
     assert found.options == {"data.vocab_size": 1024}, "a token for 200 characters"
     assert found.facts[0] == ("documents", "2 for training, 1 for validation")
     assert found.facts[1:] == [("text", "204,800 characters for training, vocabulary 1,024"),
@@ -160,7 +162,7 @@ def test_texts_and_recordings_are_counted() -> None:
     train = Part(seconds=np.array([1800.0, 5400.0, 10800.0]), text=["a b", "a", "c d a b b b"])
     counts = {"train": Counts({KEPT: 3, READ: 4, TOO_LONG: 1})}
     speech = SimpleNamespace(splits=SimpleNamespace(train=train, validation=[1, 2], counts=counts))
-    assert advice.recordings(SimpleNamespace(speech=speech), {}).facts == [
+    assert advice.recordings(SimpleNamespace(speech=speech)).facts == [
         ("recordings", "3 for training, 2 for validation"),
         ("sound", "5.00 hours for training, 5400.0 s (median), 10800.0 s at most"),
         ("words", "2 words (median), 6 at most; 4 distinct"),
@@ -170,7 +172,7 @@ def test_texts_and_recordings_are_counted() -> None:
         directions=[("en", "de"), ("de", "en")], describe=lambda name: [name, "y"]
     )
     task: Any = SimpleNamespace(text=text, data_config=SimpleNamespace(source="x"))
-    assert advice.parallel_text(task, {}).facts == [
+    assert advice.parallel_text(task).facts == [
         ("directions", "en to de, de to en"), ("lines", "x; y")]  # fmt: skip
     train = Part(text=["aaaa bb"] * 2000, pair=["d" * 100] * 2000, label=[100, 300] * 1000)
     texts = SimpleNamespace(train=train, validation={"a": "x" * 150, "b": "y"}, counts=Counts())
@@ -179,7 +181,7 @@ def test_texts_and_recordings_are_counted() -> None:
         (False, ("classes", "2: 100 1,000, 300 1,000"), "with 151 validation examples"),
     ):
         config = SimpleNamespace(regression=regression)
-        found = advice.labelled_texts(SimpleNamespace(texts=texts, data_config=config), {})
+        found = advice.labelled_texts(SimpleNamespace(texts=texts, data_config=config))
         # 107 characters, 2.5 in a token, are 42 tokens and 8 more, rounded up to a multiple of 8.
         assert found.facts == [("texts", "2,000 for training, 151 for validation"), fact, (
             "length", "2 words (median), 2 at most; up to 56 tokens, vocabulary 4,096"),
@@ -195,18 +197,19 @@ def test_the_vocabulary_of_captions_grows_with_their_characters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = advice.DataSummary([])
-    monkeypatch.setattr(advice, "image_input", lambda train, given: seen)
+    monkeypatch.setattr(advice, "image_input", lambda train, config: seen)
     train = Part(captions=[["ab" * 50, "c" * 100]] * 1024)
     splits = SimpleNamespace(train=train, validation=[1], counts=Counts())
     task = SimpleNamespace(splits=splits, model_config=SimpleNamespace(longest_text=64))
-    found = advice.images_with_words("captions", "captions")(task, {})
+    found = advice.images_with_words("captions", "captions")(task)
     assert found.options["data.vocab_size"] == 1024, "a token for 200 characters"
 
 
 def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:
-    task = SimpleNamespace(splits=images_of(tmp_path / "grey", 8).splits, classes=5)
-    assert advice.plain_images(task, {}).options["model.max_length"] == 16 + 1
-    options = advice.masked_images(task, {}).options
+    splits = images_of(tmp_path / "grey", 8).splits
+    task: Any = SimpleNamespace(splits=splits, classes=5, model_config=UNSET)
+    assert advice.plain_images(task).options["model.max_length"] == 16 + 1
+    options = advice.masked_images(task).options
     assert (options["model.classes"], options["model.stride"]) == (5, 8)
     for number in range(9):
         write(tmp_path / f"{number}.png", encoded(photo(number, 8, 12 + number % 2)))
@@ -214,7 +217,7 @@ def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("\n".join(["image,text", *rows]))
     source = {"data.source": str(tmp_path / "rows.csv")}
     task = load_recipe("image-captioning/start", source).build_task()
-    found = advice.GUIDES["image-captioning"].summarise(task, {})
+    found = advice.GUIDES["image-captioning"].summarise(task)
     assert found.facts == [
         ("rows", "8 for training, 1 for validation"),
         ("size", "12 x 8 to 13 x 8; read as 8 x 8 in 16 patches"),
@@ -227,13 +230,13 @@ def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("side", "given", "expected"),
     [
-        (8, {}, (8, 2, 16)), (28, {}, (28, 4, 49)), (1, {}, (1, 1, 1)),
-        (16, {"model.patch_size": "8"}, (16, 8, 4)),
-        (16, {"model.image_size": "64"}, (64, 8, 64)),
+        (8, UNSET, (8, 2, 16)), (28, UNSET, (28, 4, 49)), (1, UNSET, (1, 1, 1)),
+        (16, SimpleNamespace(image_size=None, patch_size=8), (16, 8, 4)),
+        (16, SimpleNamespace(image_size=64, patch_size=None), (64, 8, 64)),
     ],
 )  # fmt: skip
 def test_small_images_are_read_as_they_are_or_as_is_given(
-    tmp_path: Path, side: int, given: dict[str, str], expected: tuple[int, int, int]
+    tmp_path: Path, side: int, given: Any, expected: tuple[int, int, int]
 ) -> None:
     task = images_of(tmp_path, side)
     options = image_input(task.splits.train, given).options
@@ -243,4 +246,4 @@ def test_small_images_are_read_as_they_are_or_as_is_given(
 def test_huge_images_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
     task = images_of(tmp_path, 6000)
     with pytest.raises(ValueError, match=r"6000 x 6000 pixels.*Shrink"):
-        image_input(task.splits.train, {})
+        image_input(task.splits.train, UNSET)
