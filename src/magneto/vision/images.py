@@ -323,10 +323,7 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
     Raises:
         ValueError: If no row has an image.
     """
-    images = table.columns.get(column)
-    if images is None:
-        raise table.no_column(column)
-    present = images.present()[table.rows]
+    present = table.columns[column].present()[table.rows]
     for row in table.rows[~present].tolist():
         counts.record(WITHOUT_IMAGE, table.place(row), "no image")
     if not present.any():

@@ -57,7 +57,6 @@ from magneto.vision_language.tables import (
     find_columns,
     load_rows,
     read_each_split,
-    read_records,
     read_tables,
     with_words,
 )
@@ -323,7 +322,8 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
     words = {"question": config.question_column, "answer": config.answer_column}
     table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
 
-    def read(row: int, record: dict[str, Any]) -> dict[str, Any]:
+    def read(row: int) -> tuple[int, dict[str, Any]]:
+        record = {name: column[row] for name, column in table.columns.items()}
         text, answers = record["question"], answers_of(record["answer"])
         if not isinstance(text, str):
             raise BadRecord("no question")
@@ -332,7 +332,7 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
         counts[EMPTY_QUESTIONS] += not text.strip()
         majority = record.get("multiple_choice_answer") or Counter(answers).most_common(1)[0][0]
         image = record.get("image_id")
-        return {
+        return row, {
             "question": text.strip(),
             "answers": answers if len(answers) > 1 else answers * ANNOTATORS,
             "majority": str(majority),
@@ -341,7 +341,8 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
             "image_id": table.columns["image"].key(row) if image in (None, "") else str(image),
         }
 
-    return with_words(table, ("image",), read_records(table, read, counts), counts)
+    found = dict(table.read_each(table.rows.tolist(), read, counts))
+    return with_words(table, ("image",), found, counts)
 
 
 def answers_of(value: Any) -> tuple[str, ...]:

@@ -39,7 +39,6 @@ from magneto.vision_language.tables import (
     image_files,
     load_rows,
     read_each_split,
-    read_records,
     read_tables,
     with_words,
 )
@@ -203,7 +202,8 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
         groups = groups_of([table.columns[side] for side in SIDES])
     seen: set[str] = set()
 
-    def read(row: int, record: dict[str, Any]) -> dict[str, Any] | None:
+    def read(row: int) -> tuple[int, dict[str, Any]] | None:
+        record = {name: column[row] for name, column in table.columns.items()}
         statement, label = record["statement"], TRUTHS.get(str(record["truth"]).strip().lower())
         if not isinstance(statement, str):
             raise BadRecord("no statement")
@@ -217,10 +217,11 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
         if identifier is not None:
             seen.add(identifier)
         sentence_key = record.get("sentence_key") or statement
-        return {"statement": statement, "truth": label, "sentence_key": sentence_key,
-                "group": str(groups[row])}  # fmt: skip
+        return row, {"statement": statement, "truth": label, "sentence_key": sentence_key,
+                     "group": str(groups[row])}  # fmt: skip
 
-    return with_words(table, SIDES, read_records(table, read, counts), counts)
+    found = dict(table.read_each(table.rows.tolist(), read, counts))
+    return with_words(table, SIDES, found, counts)
 
 
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:

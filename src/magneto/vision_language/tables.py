@@ -206,23 +206,6 @@ def find_columns(
     return table
 
 
-def read_records(
-    table: Table,
-    read: Callable[[int, dict[str, Any]], Mapping[str, Any] | None],
-    counts: Counts,
-) -> dict[int, Mapping[str, Any]]:
-    """Return `read(row, record)` by row number. Malformed records are counted and left out.
-
-    If `read` returns None, the record is left out and not counted.
-    """
-
-    def read_row(row: int) -> tuple[int, Mapping[str, Any]] | None:
-        found = read(row, {name: column[row] for name, column in table.columns.items()})
-        return None if found is None else (row, found)
-
-    return dict(table.read_each(table.rows.tolist(), read_row, counts))
-
-
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
