@@ -201,6 +201,13 @@ def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
         raise ValueError(f"unknown built-in {what} {str(source)!r}. Known: {known}")
 
 
+def check_two_sources(config: Any) -> None:
+    """Raise ValueError if the training source is also the validation source."""
+    if config.validation_source == config.source:
+        raise ValueError(f"{config.source} is the source of the training data and of the "
+                         "validation data: omit the validation source")  # fmt: skip
+
+
 def hub_files(source: Source) -> list[Path]:
     """Return the files of a local data set, or [] for a data set on the hub."""
     path = Path(source.name)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from magneto.data.documents import DOCUMENTS
 from magneto.data.problems import Counts
+from magneto.data.sources import check_two_sources
 from magneto.data.stream import (
     EVALUATION_SEED,
     BatchStream,
@@ -33,7 +34,6 @@ from magneto.language.models import LanguageModel
 from magneto.language.text import (
     PreparedText,
     StreamedBlocks,
-    check_two_sources,
     count_windows,
     next_token_batch,
     prepare_text,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from magneto.data.sources import check_two_sources
 from magneto.data.stream import (
     BatchStream,
     LazyBatches,
@@ -46,7 +47,6 @@ from magneto.language.models import TextClassifier, TextEncoder
 from magneto.language.text import (
     LENGTH_SAMPLE,
     build_tokenizer,
-    check_two_sources,
     derive_length,
 )
 from magneto.progress import SILENT, Progress

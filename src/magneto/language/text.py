@@ -88,13 +88,6 @@ def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
     return held if other is splits else train, held
 
 
-def check_two_sources(config: Any) -> None:
-    """Raise ValueError if the training source is also the validation source."""
-    if config.validation_source == config.source:
-        raise ValueError(f"{config.source} is the source of the training data and of the "
-                         "validation data: omit the validation source")  # fmt: skip
-
-
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
     """Yield the documents of "train" or "validation".
 

@@ -25,6 +25,7 @@ from magneto.data.cache import (
     fingerprint,
     is_cached,
 )
+from magneto.data.sources import check_two_sources
 from magneto.data.stream import (
     BatchStream,
     LazyBatches,
@@ -254,7 +255,7 @@ class PreparedSpeech:
             progress.say(line)
         train, validation = self.splits.train, self.splits.validation
         if config.tokenizer in TRAINED or config.cmvn == "global":
-            self._check_training()
+            check_two_sources(config)
         self.vocabulary = build_vocabulary(config, train.values("text"))
         self.filter_bank = FilterBank(config)
         source = Features(train, self.filter_bank, progress)
@@ -270,12 +271,12 @@ class PreparedSpeech:
         The seed determines the order and the augmentation.
 
         Raises:
-            ValueError: If there are no training utterances.
+            ValueError: If the training source is also the validation source.
         """
         maker, config = self.train_maker, self.config
         augmentation = Augmentation(config.augmentation, config.sample_rate)
         count = len(maker.ids)
-        self._check_training()
+        check_two_sources(config)
 
         @lru_cache(maxsize=2)
         def speeds(epoch: int) -> np.ndarray:
@@ -300,11 +301,6 @@ class PreparedSpeech:
             )
 
         return group_stream(groups, batch_size, make, lambda row: f"utterance {maker.ids[row[1]]}")
-
-    def _check_training(self) -> None:
-        if not len(self.splits.train):
-            raise ValueError("there are no training utterances, because data.validation_source "
-                             "equals data.source. Give another data.source.")  # fmt: skip
 
     def validation_batches(self) -> LazyBatches:
         maker, random = self.validation_maker, np.random.default_rng(0)

@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 
 from magneto.data.cache import content_digest
 from magneto.data.problems import Counts
+from magneto.data.sources import check_two_sources
 from magneto.data.stream import (
     EVALUATION_SEED,
     BatchStream,
@@ -30,13 +31,7 @@ from magneto.functional.cross_entropy import (
     prediction_sums,
 )
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
-from magneto.language.text import (
-    BATCH,
-    PreparedText,
-    check_two_sources,
-    split_documents,
-    tokenize_source,
-)
+from magneto.language.text import BATCH, PreparedText, split_documents, tokenize_source
 from magneto.training.task import Loss, Scores
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import (
