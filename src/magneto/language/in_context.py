@@ -51,10 +51,8 @@ class OptionTokens:
 
         The prefix ends before the first token whose logits are needed.
         """
-        first, *others = self.sequences
         least = min(len(s) - n for s, n in zip(self.sequences, self.scored, strict=True)) - 1
-        unlike = (n for n in range(least) if any(other[n] != first[n] for other in others))
-        return next(unlike, least)
+        return min(least, _common_prefix(*self.sequences))
 
     @cached_property
     def rests(self) -> list[int]:
@@ -245,9 +243,9 @@ def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[OptionToke
     return encoded
 
 
-def _common_prefix(first: list[int], second: list[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
+def _common_prefix(*sequences: list[int]) -> int:
+    places = enumerate(zip(*sequences, strict=False))
+    return next((n for n, tokens in places if len({*tokens}) > 1), min(map(len, sequences)))
 
 
 def prepend_demonstrations(

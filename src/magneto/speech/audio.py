@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +97,6 @@ class Waveform:
 NO_WAVEFORM = np.zeros(0, np.float32)
 
 
-@cache
-def soundfile() -> Any:
-    return import_extra("soundfile", "speech", "recordings need soundfile")
-
-
 @contextmanager
 def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
     """Open a recording as a `soundfile.SoundFile`; raise AudioError for an unusable recording."""
@@ -133,7 +127,8 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
 
 
 def open_file(content: str | bytes) -> Any:
-    return soundfile().SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content)
+    library = import_extra("soundfile", "speech", "recordings need soundfile")
+    return library.SoundFile(io.BytesIO(content) if isinstance(content, bytes) else content)
 
 
 def without_seeking(file: Any) -> Any:
