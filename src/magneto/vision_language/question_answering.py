@@ -16,7 +16,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -287,8 +287,7 @@ def load_questions(
             tables[source] = vqa_tables(existing_path(source), files, config, counts)
         else:
             splits = read_tables(source, scene_questions, counts, progress)
-            own = partial(question_table, config=config, counts=counts)
-            tables[source] = read_each_split(splits, own, config, counts)
+            tables[source] = read_each_split(splits, question_table, config, counts)
         return tables[source]
 
     found = load_rows(config, read, problems, counts, key="image_id")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,7 @@ def load_statements(
             root = place if place.is_dir() else place.parent
             known = image_files(root, counts)
             found |= {split: nlvr2_table(found[split], root, known) for split in named}
-        own = partial(statement_table, config=config, counts=counts)
-        return read_each_split(found, own, config, counts, wanted)
+        return read_each_split(found, statement_table, config, counts, wanted)
 
     wanted = {"dev": "validation"}.get(config.validation_split, config.validation_split)
     return load_rows(config, tables, problems, counts, wanted, SIDES, key="group")

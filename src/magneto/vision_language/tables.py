@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,12 +131,12 @@ def load_rows(
 
 def read_each_split(
     splits: Mapping[str, Table],
-    read: Callable[[Table], Table],
+    read: Callable[[Table, Any, Counts], Table],
     config: ImageTextDataConfig,
     counts: Counts,
     wanted: str = "validation",
 ) -> dict[str, Table]:
-    """Return `read(table)` of each split.
+    """Return `read(table, config, counts)` of each split.
 
     A test split without answers is left out and counted, unless its rows are used for validation.
     """
@@ -144,7 +144,7 @@ def read_each_split(
     used = {wanted, "train"} if config.validation_source is None else {*splits}
     for split, table in splits.items():
         try:
-            found[split] = read(table)
+            found[split] = read(table, config, counts)
         except ValueError as error:
             if split in used or "train" not in splits:
                 raise
@@ -254,8 +254,7 @@ def load_captions(
             splits = coco_tables(files, existing_path(config.image_folder or source), counts)
         else:
             splits = read_tables(source, scene_pairs, counts, progress)
-        return read_each_split(splits, partial(caption_table, config=config, counts=counts),
-                               config, counts, wanted)  # fmt: skip
+        return read_each_split(splits, caption_table, config, counts, wanted)
 
     wanted = {"val": "validation", "test": "test"}[config.validation_split]
     return load_rows(config, tables, problems, counts, wanted)
