@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import chain
@@ -22,7 +21,6 @@ from magneto.commands.shared import (
     check_folder,
     is_main_process,
     names,
-    several_processes,
     whole_numbers,
 )
 from magneto.commands.transcribe import recognition_search_options, search_of
@@ -114,20 +112,19 @@ def main(words: Sequence[str]) -> int:
     idle = [option for option, kinds in supported.items() if kind not in kinds]
     check_effect(words, idle, f"with --{special}" if special else f"with {kind} runs")
     check_folder("--write", args.write)
-    if special and not is_main_process():
-        return 0  # rank 0 does all the work
+    progress = ProgressBars(quiet=not is_main_process())
     evaluate = {
         "tasks": answer_questions,
         "features": judge_features,
         "translation": evaluate_translation,
     }.get(kind, evaluate_metrics)
-    with ExitStack() as stack:
-        if several_processes() and not special:
-            from magneto.training.distributed import join_world
+    if special:  # rank 0 does all the work
+        return evaluate(args, overrides, progress) if is_main_process() else 0
+    from magneto.training.distributed import join_world
 
-            training = replace(open_run(args.run, overrides).training, distributed="ddp")
-            stack.enter_context(join_world(training))  # every rank loads the full model
-        return evaluate(args, overrides, ProgressBars(quiet=not is_main_process()))
+    training = replace(open_run(args.run, overrides).training, distributed="auto")
+    with join_world(training):  # every rank loads the full model
+        return evaluate(args, overrides, progress)
 
 
 def evaluate_metrics(

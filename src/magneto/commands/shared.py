@@ -219,10 +219,6 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def several_processes() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 def is_standard_input(name: str | Path) -> bool:
     return str(name) == STDIN
 
