@@ -7,11 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
@@ -26,7 +26,6 @@ from magneto.commands.shared import (
     decode_input,
     is_standard_input,
     open_standard_input,
-    standard_input_as_file,
 )
 from magneto.config import ConfigError
 from magneto.data.files import existing_path
@@ -258,7 +257,6 @@ def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int
 def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     import torch
 
-    from magneto.data.formats import read_file
     from magneto.data.stream import make_batch, map_tensors
 
     if not args.inputs:
@@ -266,16 +264,7 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     opened = load_run(args.run, args.weights, overrides)
     counts, progress, answers = Counts(), ProgressBars(), list[Any]()
     for name in args.inputs:
-        with ExitStack() as stack:
-            if is_standard_input(name):
-                first = open_standard_input().readline()
-                ending = ".tsv" if b"\t" in first else ".csv"
-                ending = ".jsonl" if first.lstrip().startswith(b"{") else ending
-                path = stack.enter_context(standard_input_as_file(first, ending))
-            else:
-                check_file(name, "table")
-                path = Path(name)
-            table = replace(read_file(path, counts), where=name)
+        table = replace(rows_in(name, counts), where=name)
 
         @torch.no_grad()
         def ask(some: Sequence[int], table: Table = table) -> Sequence[Any]:
@@ -291,6 +280,25 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     value = {"run": str(args.run), "weights": str(opened.weights), "rows": answers}
     lines = (each if isinstance(each, str) else json.dumps(each) for each in answers)
     return answer(args, value, lines)
+
+
+def rows_in(name: str, counts: Counts) -> Table:
+    from magneto.data.formats import read_file
+
+    if not is_standard_input(name):
+        check_file(name, "table")
+        return read_file(Path(name), counts)
+    content = open_standard_input().read()
+    ending = ".tsv" if b"\t" in content.partition(b"\n")[0] else ".csv"
+    ending = ".jsonl" if content.lstrip().startswith(b"{") else ending
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"stdin{ending}")
+        path.write_bytes(content)
+        try:
+            return read_file(path, counts)
+        except ValueError as error:
+            message = str(error).replace(str(path), "standard input (-)")
+            raise ConfigError(message.splitlines()) from error
 
 
 def text_groups(

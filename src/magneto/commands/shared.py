@@ -6,15 +6,13 @@ import argparse
 import json
 import math
 import os
-import shutil
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from textwrap import fill
 from typing import Annotated, Any, BinaryIO, NoReturn
 
@@ -261,27 +259,6 @@ def decode_input(path: Path) -> Any:
 
     encoded = open_standard_input().read() if is_standard_input(path) else path.read_bytes()
     return PixelPicture(EncodedPicture(encoded).pixels())
-
-
-@contextmanager
-def standard_input_as_file(first: bytes, ending: str) -> Iterator[Path]:
-    """Copy standard input to a temporary file.
-
-    `first` has the bytes that the caller has already taken from standard input. `ending` is the
-    extension of the file.
-    """
-    if not first:
-        raise ConfigError(["standard input (-) is empty"])
-    with TemporaryDirectory() as folder:
-        path = Path(folder, f"stdin{ending}")
-        with path.open("wb") as file:
-            file.write(first)
-            shutil.copyfileobj(open_standard_input(), file)
-        try:
-            yield path
-        except ValueError as error:
-            message = str(error).replace(str(path), "standard input (-)")
-            raise ConfigError(message.splitlines()) from error
 
 
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:

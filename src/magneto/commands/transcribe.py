@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from magneto.commands.shared import (
     check_folder,
     open_standard_input,
     read_as,
-    standard_input_as_file,
 )
 from magneto.config import ConfigError
 from magneto.data.formats import BEGINNINGS
@@ -109,13 +107,11 @@ def main(words: Sequence[str]) -> int:
         opened.model, opened.task.vocabulary, data, search, window,
         1 if args.raw else args.batch_size,
     )  # fmt: skip
-    with ExitStack() as stack:
-        paths = [Path(name) for name in args.files]
-        if STDIN in args.files and not args.raw:
-            paths = [stack.enter_context(recording_from_standard_input())]
-        if not transcribe(transcriber, args, paths):
-            source = "standard input" if STDIN in args.files else f"{len(paths)} recordings"
-            raise ValueError(f"no sound in {source}")
+    piped = STDIN in args.files
+    recordings = [recording_from_standard_input()] if piped and not args.raw else args.files
+    if not transcribe(transcriber, args, recordings):
+        source = "standard input" if piped else f"{len(recordings)} recordings"
+        raise ValueError(f"no sound in {source}")
     return 0
 
 
@@ -152,20 +148,21 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         made.error("--out needs recordings whose names differ in more than the extension")
 
 
-@contextmanager
-def recording_from_standard_input() -> Iterator[Path]:
-    first = open_standard_input().read(12)
+def recording_from_standard_input() -> bytes:
+    source = open_standard_input()
+    first = source.read(12)
     if not BEGINNINGS["Audio"].match(first):
         raise ConfigError(["standard input is not a .wav, .flac, .ogg or .mp3 recording; use --raw "
                            "for samples without a header"])  # fmt: skip
-    with standard_input_as_file(first, ending=".sound") as path:
-        yield path
+    return first + source.read()
 
 
-def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequence[Path]) -> bool:
+def transcribe(
+    transcriber: Transcriber, args: argparse.Namespace, recordings: Sequence[str | bytes]
+) -> bool:
     progress, rate = ProgressBars(), transcriber.rate
     window = transcriber.size / rate
-    headers = [] if args.raw else [header_seconds(str(path)) for path in paths]
+    headers = [] if args.raw else [header_seconds(recording) for recording in recordings]
     lengths = [seconds for seconds, _ in headers]
 
     def check_length(name: str, seconds: float) -> None:
@@ -176,15 +173,15 @@ def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequen
     for name, seconds in zip(args.files, lengths, strict=False):
         check_length(name, seconds)
 
-    def samples(name: str, path: Path, problem: str) -> Iterator[np.ndarray]:
+    def samples(name: str, recording: str | bytes, problem: str) -> Iterator[np.ndarray]:
         problems = [problem] if problem else []
-        yield from sound_pieces(path, rate, problems.append)
+        yield from sound_pieces(recording, rate, problems.append)
         for each in dict.fromkeys(problems):
             progress.say(f"{name}: {each}")
 
     sounds = [raw_pieces(open_standard_input())] if args.raw else []
-    sounds += [samples(name, path, problem) for name, path, (_, problem)
-               in zip(args.files, paths, headers, strict=False)]  # fmt: skip
+    sounds += [samples(name, recording, problem) for name, recording, (_, problem)
+               in zip(args.files, recordings, headers, strict=False)]  # fmt: skip
     at_once = args.raw and args.out is None and args.kind != "srt"
     words: list[Word] = []
     has_sound = False

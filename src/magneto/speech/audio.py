@@ -14,7 +14,6 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -239,15 +238,15 @@ def seek_again(file: Any, first: int) -> Any:
 
 
 def sound_pieces(
-    path: Path, sample_rate: int, report: Callable[[str], None]
+    file: File, sample_rate: int, report: Callable[[str], None]
 ) -> Iterator[np.ndarray]:
-    """Yield a file's mono samples, resampled to `sample_rate` Hz, in pieces of `SECONDS` seconds.
+    """Yield mono samples, resampled to `sample_rate` Hz, in pieces of `SECONDS` seconds.
 
     `report` is called with the problem of a damaged file or of a file without usable samples.
     """
     has_samples = False
     try:
-        with open_audio(str(path)) as found:
+        with open_audio(file) as found:
             resample_piece = stream_resampler(found.samplerate, sample_rate)
             try:
                 for samples in read_blocks(found, 0, int(SECONDS * found.samplerate)):
