@@ -18,7 +18,7 @@ from magneto.vision.config import ImageClassificationDataConfig, ImageClassifier
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.segmentation import confusion, segmentation_scores
 from magneto.vision.targets import BlockMasking
-from magneto.vision.transforms import centre_crop, crop_and_resize
+from magneto.vision.transforms import Box, centre_crop, crop_and_resize
 from tests.unit.nn.grids import timm_module
 from tests.unit.vision.image_files import Image, encoded, photo, write_colours
 
@@ -97,9 +97,8 @@ def test_the_middle_is_that_of_resizing_the_whole_and_cutting(size: int, resize:
 def test_a_box_is_cut_out_and_then_resized() -> None:
     """Its edges see nothing from beyond it, and neither does the order of passes."""
     pixels = rng(1).integers(0, 256, (500, 333, 3), dtype=np.uint8)
-    for box in ((100, 3, 90, 61), (0, 0, 500, 333), (7, 9, 480, 320)):
-        top, left, height, width = box
-        part = pixels[top : top + height, left : left + width]
+    for box in (Box(100, 3, 90, 61), Box(0, 0, 500, 333), Box(7, 9, 480, 320)):
+        part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         wanted = np.asarray(Image.fromarray(part).resize((224, 224), BICUBIC))
         assert np.array_equal(crop_and_resize(PixelPicture(pixels), box, 224), wanted)
 
@@ -118,7 +117,7 @@ def test_crops_and_colours_are_torchvisions() -> None:
             found = centre_crop(picture, size, resize)
             assert np.abs(found.astype(int) - np.asarray(middle)).max() <= 1
         part = functional.resized_crop(image, 100, 3, 90, 61, [224, 224], how)
-        assert np.array_equal(crop_and_resize(picture, (100, 3, 90, 61), 224), np.asarray(part))
+        assert np.array_equal(crop_and_resize(picture, Box(100, 3, 90, 61), 224), np.asarray(part))
     for name, theirs in (("Brightness", functional.adjust_brightness),
                          ("Contrast", functional.adjust_contrast),
                          ("Color", functional.adjust_saturation)):  # fmt: skip

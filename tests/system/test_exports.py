@@ -183,7 +183,7 @@ def test_models_of_texts_and_of_images_load_by_their_auto_class(
         expected = model(*{"seq2seq": (IDS, IDS), "classified": (images,)}.get(name, (IDS,)))
         assert torch.equal(found[f"{name}False"], expected), name
         assert torch.equal(found[f"{name}True"], expected), name
-    large = nn.functional.interpolate(segmenter(images)[0], (16, 16), mode="bilinear")
+    large = nn.functional.interpolate(segmenter(images).main, (16, 16), mode="bilinear")
     for again in (False, True):
         torch.testing.assert_close(found[f"masks{again}"], large, rtol=1e-5, atol=1e-4)
     transform: Any = validation_transform(data, InputFormat(16, 3, "imagenet"))

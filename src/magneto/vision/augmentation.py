@@ -19,7 +19,6 @@ import numpy as np
 from magneto.vision.config import IGNORED, AugmentationConfig, PairedAugmentationConfig
 from magneto.vision.decoding import Picture, pillow
 from magneto.vision.transforms import (
-    Box,
     InputFormat,
     centre_crop,
     crop_and_resize,
@@ -254,10 +253,12 @@ class PairedAugmentation:
         return drawn
 
 
-def resize_part(pixels: np.ndarray, height: int, width: int, part: Box, how: str) -> np.ndarray:
+def resize_part(
+    pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int], how: str
+) -> np.ndarray:
     """Resize pixels to (`height`, `width`), and return a part of the result.
 
-    `how` names a resampling filter of Pillow.
+    `part` is (top, left, height, width). `how` names a resampling filter of Pillow.
     """
     top, left, high, wide = part
     down, across = pixels.shape[0] / height, pixels.shape[1] / width

@@ -211,6 +211,14 @@ class ImageSplit:
         """Return an image's mask with its stored class numbers, uint8 (height, width)."""
         return open_mask(self.table.columns["mask"][int(self.table.rows[index])])
 
+    @property
+    def digest(self) -> str:
+        """Digest of all labels, texts, image names and image sizes.
+
+        To save time, the digest covers the bytes of only some images.
+        """
+        return self.table.digest
+
 
 @dataclass(frozen=True)
 class ImageSplits:

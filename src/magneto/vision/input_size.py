@@ -194,7 +194,7 @@ class ImageInputTask(Task):
         return torch.zeros(count, channels, size, size)
 
     def digests(self) -> list[str]:
-        return [self.splits.train.table.digest, self.splits.validation.table.digest]
+        return [self.splits.train.digest, self.splits.validation.digest]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         sizes = {f"model.{name}": getattr(self.model_config, name) for name in FIELDS}

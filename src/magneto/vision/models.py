@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -205,6 +205,16 @@ class FCNHead(nn.Module):
         return self.classifier(self.dropout(self.convolution(level)))
 
 
+class SegmentationLogits(NamedTuple):
+    """Logits of both heads of a `Segmenter`, (batch, classes, rows, columns).
+
+    The UperNet head has 4 x 4 logits per patch and class. Only the loss uses the FCN head's logits.
+    """
+
+    main: Tensor
+    auxiliary: Tensor
+
+
 class Segmenter(ImageEncoder):
     """Segmenter: an encoder, a feature pyramid over four of its layers, and two heads.
 
@@ -230,15 +240,11 @@ class Segmenter(ImageEncoder):
         places = (features[:, grid.prefix :].transpose(1, 2) for features in found)
         return [x.unflatten(2, (grid.rows, grid.columns)) for x in places]
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of both heads, (batch, classes, rows, columns) each.
-
-        The UperNet head has 4 x 4 logits per patch and class. Only the loss uses the logits of the
-        FCN head. Images are (batch, channels, height, width), of the configured size.
-        """
+    def forward(self, images: Tensor) -> SegmentationLogits:
+        """Return logits of images (batch, channels, height, width) of the configured size."""
         levels = self.pyramid(self.features(images))
         auxiliary = self.auxiliary_head(levels[self.config.auxiliary_level])
-        return self.head(levels), auxiliary
+        return SegmentationLogits(self.head(levels), auxiliary)
 
 
 def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -263,7 +269,7 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
     places = [list(window_places(image.shape[1:], size, stride)) for image in large]
     windows = [image[:, *place] for image, own in zip(large, places, strict=True) for place in own]
     pieces = (torch.stack(windows[i : i + WINDOWS]) for i in range(0, len(windows), WINDOWS))
-    answers = (resize(logits[None].float(), size)[0] for p in pieces for logits in model(p)[0])
+    answers = (resize(logits[None].float(), size)[0] for p in pieces for logits in model(p).main)
     for own, wide, image in zip(places, large, images, strict=True):
         total = torch.zeros(model.config.classes, *wide.shape[1:], device=wide.device)
         count = total.new_zeros(1, *wide.shape[1:])
@@ -301,8 +307,8 @@ def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
     patch = model.config.patch_size
     rows, columns = (max(2, math.ceil(side / patch)) for side in image.shape[1:])
     size = rows * patch, columns * patch
-    answer, _ = for_grid(model, rows, columns)(at_least(image, size)[None])
-    return resize(answer.float(), size)[0, :, : image.shape[1], : image.shape[2]]
+    answer = for_grid(model, rows, columns)(at_least(image, size)[None]).main.float()
+    return resize(answer, size)[0, :, : image.shape[1], : image.shape[2]]
 
 
 @dataclass(frozen=True, kw_only=True)

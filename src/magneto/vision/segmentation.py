@@ -111,6 +111,16 @@ def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray
     return numbers
 
 
+def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
+    """Return a warning if at least half of the classes are missing in the masks, else ""."""
+    if 2 * len(numbers) > classes:
+        return ""
+    shown = join_words(numbers.tolist(), FEW)
+    return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes from 0 "
+            f"to {classes - 1} ({shown}): write the classes as 0, 1, 2, ... in the masks, "
+            "or list ignored numbers in data.ignored")  # fmt: skip
+
+
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     """Return a confusion matrix of pixels, int64 (classes, classes).
 
@@ -187,12 +197,8 @@ class Segmentation(FineTuning):
         self._check_masks(self.splits.train, masks)
         numbers = mask_numbers((self.splits.train, self.splits.validation), masks)
         classes = int(masks.table[numbers].max()) + 1
-        if 2 * len(numbers) <= classes:
-            few = join_words(numbers.tolist(), FEW)
-            self._progress.say(f"WARNING: the masks have only {len(numbers)} of the {classes} "
-                               f"classes from 0 to {classes - 1} ({few}): write the classes as 0, "
-                               "1, 2, ... in the masks, or list ignored numbers in "
-                               "data.ignored")  # fmt: skip
+        if warning := sparse_numbers(numbers, classes):
+            self._progress.say(warning)
         return classes
 
     @cached_property

@@ -25,8 +25,14 @@ TRIES = 10
 SUPPORT = 2
 
 
-Box = tuple[int, int, int, int]
-"""Rectangle of an image: top, left, height and width in pixels."""
+@dataclass(frozen=True)
+class Box:
+    """Rectangle of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
 
 
 def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
@@ -83,10 +89,10 @@ def random_crop_box(
         if 0 < wide <= width and 0 < high <= height:
             top = int(random.integers(height - high + 1))
             left = int(random.integers(width - wide + 1))
-            return top, left, high, wide
+            return Box(top, left, high, wide)
     wide = min(width, max(1, round(height * ratio[1])))
     high = min(height, max(1, round(width / ratio[0])))
-    return (height - high) // 2, (width - wide) // 2, high, wide
+    return Box((height - high) // 2, (width - wide) // 2, high, wide)
 
 
 def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
@@ -96,18 +102,19 @@ def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False)
     at 1/2, 1/4 or 1/8 of its size. Decoding at a smaller size is faster, and changes the blur of
     the result slightly.
     """
-    top, left, height, width = box
-    bottom, right = top + height, left + width
-    scale = next(s for s in SCALES if s == 1 or (reduce and min(height, width) >= s * size))
+    least = min(box.height, box.width)
+    scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))
     pixels = picture.pixels(scale)
     if pixels.shape[:2] == (picture.height, picture.width):
         scale = 1  # only a JPEG is decoded smaller
-    row, column = top // scale, left // scale
-    pixels = pixels[row : -(-bottom // scale), column : -(-right // scale)]
+    top, left = box.top // scale, box.left // scale
+    bottom, right = -(-(box.top + box.height) // scale), -(-(box.left + box.width) // scale)
+    pixels = pixels[top:bottom, left:right]
     if pixels.shape[:2] == (size, size):
         return pixels
-    edges = (left / scale - column, top / scale - row,
-             right / scale - column, bottom / scale - row)  # fmt: skip
+    right, bottom = box.left + box.width, box.top + box.height
+    edges = (box.left / scale - left, box.top / scale - top,
+             right / scale - left, bottom / scale - top)  # fmt: skip
     return from_image(to_image(pixels).resize((size, size), pillow().Resampling.BICUBIC, edges))
 
 

@@ -468,7 +468,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        images = [split.table.digest for split in self.images]
+        images = [split.digest for split in self.images]
         captions = content_digest(*(texts.tokens for texts in self.paired_texts))
         corpus = [] if self.corpus is None else [self.corpus.digest]
         return [*super().digests(), *images, captions, *corpus]

@@ -19,7 +19,7 @@ from magneto.nn.multiway import Packing, pack
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture, PixelPicture
-from magneto.vision.transforms import InputFormat, crop_and_resize
+from magneto.vision.transforms import Box, InputFormat, crop_and_resize
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,6 @@ class WholeImage:
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
         if self.augmentation.crop == "centre":
-            whole = (0, 0, picture.height, picture.width)
+            whole = Box(0, 0, picture.height, picture.width)
             picture = PixelPicture(crop_and_resize(picture, whole, self.input_format.size))
         return Augmentation(self.input_format, self.augmentation)(picture, random)

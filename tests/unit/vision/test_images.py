@@ -219,7 +219,7 @@ def test_hugging_face_data_sets(tmp_path: Path) -> None:
         assert found.train.label(3) == row % 2 and found.train.columns[0].key(row) == f"{row}.jpg"
         assert np.abs(found.train.pixels(3).astype(int) - photo(row)).mean() < 8
         assert np.array_equal(found.train.mask(3), photo(row)[..., 0])
-        assert len(found.train.table.digest) == 24 and isinstance(found.train.columns[0], HubMedia)
+        assert len(found.train.digest) == 24 and isinstance(found.train.columns[0], HubMedia)
     with pytest.raises(ValueError, match=r"no column 'lable' .*; did you mean label"):
         load(tmp_path / "data", label_column="lable")
     # Plain bytes are images, too.

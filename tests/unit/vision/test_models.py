@@ -60,9 +60,11 @@ class Brightness(nn.Module):
         self.config = small_config(**changes)
         self.seen: list[Tensor] = []
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> models.SegmentationLogits:
         self.seen += list(images)
-        return images[:, :1] * torch.arange(1.0, 6)[:, None, None], images
+        return models.SegmentationLogits(
+            images[:, :1] * torch.arange(1.0, 6)[:, None, None], images
+        )
 
 
 def test_windows_of_ade20k() -> None:
@@ -89,9 +91,9 @@ def test_mean_weighs_every_window_alike() -> None:
     """Three windows over one row of 20: what each says of its own pixels is averaged."""
 
     class Numbered(Brightness):
-        def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        def forward(self, images: Tensor) -> models.SegmentationLogits:
             numbers = torch.arange(1.0, len(images) + 1)[:, None, None, None]
-            return numbers.expand(-1, 5, 16, 16), images
+            return models.SegmentationLogits(numbers.expand(-1, 5, 16, 16), images)
 
     (logits,) = models.sliding_logits(Numbered(stride=2), [torch.zeros(3, 16, 20)])  # type: ignore
     expected = torch.tensor([1, 1, 1.5, 1.5] + [2] * 12 + [2.5, 2.5, 3, 3])
@@ -115,7 +117,7 @@ def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:
 
 def test_one_window_and_a_whole_image_are_the_model_s_own_answer() -> None:
     model, image = small_model(), torch.randn(3, 16, 16)
-    answer, size = model(image[None])[0], (16, 16)
+    answer, size = model(image[None]).main, (16, 16)
     expected = F.interpolate(answer, size=size, mode="bilinear", align_corners=False)[0]
     torch.testing.assert_close(next(iter(models.pixel_logits(model, [image]))), expected)
     torch.testing.assert_close(models.whole_logits(model, image), expected)

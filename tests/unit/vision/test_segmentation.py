@@ -117,15 +117,15 @@ def test_loss_is_a_sum_over_labelled_pixels(tmp_path: Path) -> None:
     loss = task.loss(model, batch)
     known = batch["masks"] != 255
     assert loss.count == known.sum() and 0 < loss.count < known.numel()
-    main, auxiliary = model(batch["images"])
+    answer = model(batch["images"])
     expected = 0.0
-    for weight, logits in ((1.0, main), (0.4, auxiliary)):
+    for weight, logits in ((1.0, answer.main), (0.4, answer.auxiliary)):
         large = F.interpolate(logits, size=(16, 16), mode="bilinear", align_corners=False)
         each = F.cross_entropy(large, batch["masks"].long().clamp(max=4), reduction="none")
         expected = expected + weight * each[known].sum()
     torch.testing.assert_close(loss.total, expected)
     assert loss.logs["broken"] == 0
-    large = F.interpolate(main, size=(16, 16), mode="bilinear", align_corners=False)
+    large = F.interpolate(answer.main, size=(16, 16), mode="bilinear", align_corners=False)
     assert loss.logs["pixel_accuracy"] == (large.argmax(1) == batch["masks"])[known].sum()
     one_broken = {**batch, "broken": torch.tensor([False, True, False, False])}
     assert task.loss(model, one_broken).logs["broken"] == known[1].sum()

@@ -34,6 +34,7 @@ from magneto.vision.decoding import (
 )
 from magneto.vision.transforms import (
     NORMALISATIONS,
+    Box,
     InputFormat,
     centre_crop,
     crop_and_resize,
@@ -219,12 +220,12 @@ def test_extreme_shapes_stay_small() -> None:
     for height, width in ((1, 1), (1, 5000), (3000, 2)):
         picture = PixelPicture(np.full((height, width, 3), 9, np.uint8))
         assert centre_crop(picture, 16, 20).tolist() == [[[9] * 3] * 16] * 16
-        _, _, high, wide = random_crop_box(picture, (0.08, 1.0), (3 / 4, 4 / 3), rng(1))
-        assert 1 <= high <= height and 1 <= wide <= width
+        box = random_crop_box(picture, (0.08, 1.0), (3 / 4, 4 / 3), rng(1))
+        assert 1 <= box.height <= height and 1 <= box.width <= width
     # Where no rectangle of this area fits, it is the largest one in the middle.
     for (height, width), wanted in (
-        ((10, 100), (0, 43, 10, 13)),
-        ((100, 10), (43, 0, 13, 10)),
+        ((10, 100), Box(0, 43, 10, 13)),
+        ((100, 10), Box(43, 0, 13, 10)),
     ):
         picture = PixelPicture(np.zeros((height, width, 3), np.uint8))
         assert random_crop_box(picture, (1.0, 1.0), (3 / 4, 4 / 3), rng(1)) == wanted
@@ -235,7 +236,7 @@ def test_a_large_jpeg_is_decoded_smaller_where_the_crop_allows(monkeypatch) -> N
     scales: list[int] = []
     decode = picture.pixels
     monkeypatch.setattr(picture, "pixels", lambda scale: scales.append(scale) or decode(scale))
-    boxes = [(0, 0, 256, 256), (0, 64, 128, 192), (10, 10, 60, 60)]
+    boxes = [Box(0, 0, 256, 256), Box(0, 64, 128, 192), Box(10, 10, 60, 60)]
     for box in boxes:
         near = crop_and_resize(picture, box, 32, reduce=True).astype(int)
         exact = crop_and_resize(picture, box, 32).astype(int)
@@ -249,8 +250,8 @@ def test_a_smaller_jpeg_is_cut_where_the_whole_one_is(decoder) -> None:
     for pixels in (np.tile(ramp, (257, 1)), np.tile(ramp[:, None], (1, 257))):
         pixels = np.repeat(pixels[..., None], 3, -1)
         picture = EncodedPicture(encoded(pixels, "JPEG", quality=100, subsampling=0))
-        near = crop_and_resize(picture, (0, 0, 256, 256), 32, reduce=True).astype(int)
-        exact = crop_and_resize(PixelPicture(pixels), (0, 0, 256, 256), 32)
+        near = crop_and_resize(picture, Box(0, 0, 256, 256), 32, reduce=True).astype(int)
+        exact = crop_and_resize(PixelPicture(pixels), Box(0, 0, 256, 256), 32)
         assert np.abs(near - exact)[2:-2, 2:-2].max() <= 1
 
 
@@ -381,11 +382,11 @@ def test_jitter_changes_by_its_strengths() -> None:
 def test_random_boxes_have_the_shares_and_shapes_that_are_asked_for() -> None:
     picture, random = PixelPicture(photo(1, 300, 400)), rng(1)
     boxes = [random_crop_box(picture, (0.2, 0.8), (0.5, 2.0), random) for _ in range(500)]
-    shares = [height * width / 120_000 for _, _, height, width in boxes]
-    shapes = [width / height for _, _, height, width in boxes]
+    shares = [box.height * box.width / 120_000 for box in boxes]
+    shapes = [box.width / box.height for box in boxes]
     assert 0.19 < min(shares) < 0.25 and 0.7 < max(shares) < 0.81
     assert 0.49 < min(shapes) < 0.6 and 1.7 < max(shapes) < 2.02
-    assert all(top + height <= 300 and left + width <= 400 for top, left, height, width in boxes)
+    assert all(box.top + box.height <= 300 and box.left + box.width <= 400 for box in boxes)
 
 
 def test_about_half_of_two_operations_are_applied() -> None:

@@ -66,9 +66,9 @@ def test_a_set_of_images_is_held_out_whole(tmp_path: Path) -> None:
     assert train | held == {f"dev-{n}" for n in range(40)}
     assert not train & held and 4 < len(held) < 20
     assert {*found.validation.values("sentence_key")} == {f"{group}-0" for group in held}
-    digest = found.validation.table.digest
-    assert load(tmp_path, validation_fraction=0.3).validation.table.digest == digest
-    assert load(tmp_path, validation_fraction=0.5).validation.table.digest != digest
+    digest = found.validation.digest
+    assert load(tmp_path, validation_fraction=0.3).validation.digest == digest
+    assert load(tmp_path, validation_fraction=0.5).validation.digest != digest
 
 
 def test_a_statement_that_lacks_one_of_its_images_is_not_trained_on(tmp_path: Path) -> None:
