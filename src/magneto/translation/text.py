@@ -175,10 +175,12 @@ def find_files(
     path = user_path(source)
     if os.path.isfile(path):
         files = [path]
+    elif os.path.isdir(path):
+        files = sorted(file for file in walk_files(path) if os.path.isfile(file))
+    elif os.path.isdir(path.parent):
+        files = sorted(filter(os.path.isfile, path.parent.glob(f"{glob.escape(path.name)}.*")))
     else:
-        stem = f"{glob.escape(path.name)}.*"
-        paths = walk_files(path) if os.path.isdir(path) else path.parent.glob(stem)
-        files = sorted(file for file in paths if os.path.isfile(file))
+        files = []
     records = [file for file in files if has_ending(file, RECORDS)]
     lines = aligned_files(files, required | {*(selected or ())})
     # Record files are read if no aligned file is in a required language.
