@@ -9,12 +9,13 @@ from typing import Any
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> Path:
-    """Write files by name into a tar file."""
+    """Write files by name into a tar file; a name that ends in / is a folder's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as file:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
+            member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
             file.addfile(member, io.BytesIO(content))
     return path
 

@@ -3,26 +3,33 @@
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from magneto.data import cache
 from magneto.data.cache import add_alias, content_digest, create_cached, file_states, is_cached
 from magneto.files import MANIFEST
 from tests.recorded_progress import RecordedProgress
 
 
-def test_content_is_known_by_its_parts_and_their_ends() -> None:
+def test_content_is_known_by_its_parts_and_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert content_digest(b"ab", b"c") != content_digest(b"a", b"bc")
     table = np.arange(6).reshape(2, 3)
     assert content_digest(table) == content_digest(table.copy())
     assert content_digest(table[:, ::2]) == content_digest(np.ascontiguousarray(table[:, ::2]))
+    before = cache.fingerprint("a", 1)
+    monkeypatch.setattr(cache, "VERSION", cache.VERSION + 1)
+    assert cache.fingerprint("a", 1) != before == before.lower(), "another version makes it anew"
 
 
 def test_a_directory_appears_when_it_is_complete_and_whoever_was_faster_stays(
     tmp_path: Path,
 ) -> None:
+    dead = tmp_path / f".third.{socket.gethostname()}.{1 << 30}"
+    dead.mkdir()  # by a process that was killed
     for path, faster in ((tmp_path / "made", None), (tmp_path / "other", "fast")):
         with create_cached(path) as temporary:
             (temporary / "file").write_text("slow")

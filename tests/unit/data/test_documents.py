@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from operator import ne
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from magneto.data.documents import (
     read_documents,
 )
 from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, OTHER_SPLITS, Counts
+from magneto.data.sources import HubDataset
 from tests.shards import write_shard
 
 
@@ -50,13 +52,18 @@ def test_plain_text_is_cut_at_blank_lines(tmp_path: Path) -> None:
     documents = texts(tmp_path / "a.txt")
     assert len(documents) == 3
     assert "".join(documents).replace("\n", "") == (paragraph * 6).replace("\n", "")
+    (tmp_path / "a.txt").write_text(("word " * 500 + "\n") * 900)
+    lengths = [len(document) for document in texts(tmp_path / "a.txt")]
+    assert len(lengths) == 3 and max(lengths) < PIECE_BYTES + 2600, "also without blank lines"
 
 
 def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one"))
     (tmp_path / "b.CSV").write_text('id,text\n1,"two,\ntwo"\n')
-    (tmp_path / "b.tsv").write_text('text\tid\n"three"\t1\n')
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "b.tsv").write_text('text\tid\n"three"\t1\n')
+    (tmp_path / "b.tsv").symlink_to(tmp_path / ".hidden" / "b.tsv")
     (tmp_path / "c.Json").write_text(json.dumps([{"text": "four"}]))
     (tmp_path / "deep" / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "five"}'))
     members = {"1.txt": b"six", "2.json": b'{"text": "seven"}', "3.png": b"x"}
@@ -79,6 +86,8 @@ def test_files_are_of_the_split_that_they_are_named_after(tmp_path: Path) -> Non
     given = [(field, unit) for field in ("text", "body") for unit in ("paragraphs", "line")]
     found = {documents_fingerprint(str(tmp_path), *each) for each in given}
     assert len(found) == 4 and documents_fingerprint(str(tmp_path), *given[0]) in found
+    (tmp_path / "notes.txt").rename(tmp_path / "x-train.txt")
+    assert read(str(tmp_path))[0] == "notes", "of training, though another split comes first"
 
 
 def test_a_field_split_of_records_is_followed(tmp_path: Path) -> None:
@@ -114,11 +123,22 @@ def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
         assert list(read_documents(str(source), "text", counts)) == ["one"]
         assert counts == {DOCUMENTS: 1, EMPTY: 1, MALFORMED: 1}
     assert texts(tmp_path, "validation") == ["one"]
-    before = documents_fingerprint(f"hf:{tmp_path}", "text")
-    assert documents_fingerprint(f"hf:{tmp_path}", "text") == before
+    places = (f"hf:{tmp_path}", f"{tmp_path}/train.parquet", "hf:some/set:a", "hf:some/set:b")
+    before, again = ([documents_fingerprint(place, "text") for place in places] for _ in range(2))
+    assert before == again and len({*before}) == 4
     with (tmp_path / "train.parquet").open("ab") as file:
         file.write(b"x")
-    assert documents_fingerprint(f"hf:{tmp_path}", "text") != before, "it is another source"
+    after = [documents_fingerprint(place, "text") for place in places]
+    assert [*map(ne, before, after)] == [True, True, False, False], "they are other sources"
+
+
+def test_a_configuration_of_a_hub_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a usual split, and a split that is named."""
+    read = lambda self, config, split: [{"text": f"{config} {split}"}]  # noqa: E731
+    monkeypatch.setattr(HubDataset, "__init__", lambda self, given: setattr(self, "source", given))
+    monkeypatch.setattr(HubDataset, "splits", lambda self, config: [f"{config} only"])
+    monkeypatch.setattr(HubDataset, "stream", read)
+    assert texts("hf:some/set:en") == ["en en only"] and texts("hf:some/set:en:x") == ["en x"]
 
 
 def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:

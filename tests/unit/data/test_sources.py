@@ -58,14 +58,17 @@ def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch) -> Non
 def test_a_hub_that_has_no_address_is_not_asked(monkeypatch) -> None:
     pytest.importorskip("datasets")
 
-    def unknown(*given: object) -> None:
-        raise OSError("no such name")
+    def unknown(host: str, port: None) -> None:
+        raise OSError(asked.append(host))
 
+    asked: list[str] = []
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     monkeypatch.setattr(sources, "getproxies", dict)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     HubDataset(Source("hf", "some/set"))
     assert os.environ["HF_HUB_OFFLINE"] == "1"
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.org/hub")
+    assert not hub_is_reachable() and asked == ["huggingface.co", "mirror.org"]
     monkeypatch.setattr(sources, "getproxies", lambda: {"https": "there"})
     assert hub_is_reachable()
 
@@ -100,7 +103,10 @@ def test_splits_are_found_by_their_names(tmp_path: Path, monkeypatch) -> None:
     ]  # fmt: skip
     dataset = object.__new__(HubDataset)
     dataset.source = Source("hf", "some/set")
-    for given, found in ((["b", "a"], {"train": "b"}), (["extra", "Dev"], {"validation": "Dev"})):
+    for given, found in (
+        (["b", "a"], {"train": "b"}), (["extra", "Dev"], {"validation": "Dev"}),
+        (["dev", "validation", "train"], {"train": "train", "validation": "validation"}),
+    ):  # fmt: skip
         dataset.splits = lambda config, given=given: given  # type: ignore[method-assign]
         assert dataset.chosen_splits("") == found
     dataset.source = Source("hf", "some/set", split="extra")

@@ -13,6 +13,7 @@ from magneto.data.stream import (
     Plan,
     by_length,
     cut_groups,
+    evaluation_plans,
     example_stream,
     in_blocks,
     join_streams,
@@ -89,6 +90,9 @@ def test_by_length_batches_are_of_like_length_in_every_epoch() -> None:
     assert np.median(np.ptp(plain, axis=1)) > 50
     means = [lengths.mean() for lengths in batches[:50]]
     assert np.std(means) > 15 and means != sorted(means)
+    steps = range(0, 251, 125)  # of three epochs
+    other = by_length(LENGTHS, 8, 2)
+    assert not any((plan(step)[:, 1] == other(step)[:, 1]).all() for step in steps)
 
 
 def test_blocks_of_any_size_lie_end_to_end() -> None:
@@ -111,12 +115,16 @@ def test_groups_of_like_length_are_within_their_budgets() -> None:
     sizes = np.array([[3, 2], [4, 1], [3, 1], [4, 5], [4, 3], [9, 9]])
     order = sort_by_length(sizes[:, 0], sizes[:, 1], np.random.default_rng(0))
     assert order.tolist() == [2, 0, 3, 4, 1, 5]  # odd lengths up, even ones down
+    alike = sort_by_length(np.ones(9), np.ones(9), np.random.default_rng(0)).tolist()
+    assert sorted(alike) == list(range(9)) != alike, "others meet in every epoch"
     groups = cut_groups(order, sizes, (12, 40))
     assert [group.tolist() for group in groups] == [[2, 0], [3, 4], [1], [5]]
     assert [group.tolist() for group in cut_groups(order, sizes, (8, 90))] == [
         [2, 0], [3, 4], [1], [5]
     ]  # fmt: skip
     assert list(LazyBatches([3, 1, 2], str)[1:]) == ["1", "2"]
+    order = np.concatenate(evaluation_plans(50, 8)).tolist()
+    assert sorted(order) == list(range(50)) and min(order[:8]) < 25 < max(order[:8])
 
 
 def three(sizes: dict[str, int]) -> BatchStream:

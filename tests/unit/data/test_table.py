@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from magneto.data import table
 from magneto.data.formats import read_file
 from magneto.data.media import Files
 from magneto.data.problems import MALFORMED, Counts
@@ -100,6 +101,10 @@ def test_a_share_far_above_what_is_asked_for_is_said_and_one_value_can_not_be_he
 def test_what_is_held_out_stays_when_rows_are_added() -> None:
     few, more = (set(hold_out(people(n, n), 0.3, "text")[1].values("text")) for n in (60, 90))
     assert 5 < len(few) < 30 and few == {text for text in more if int(text) < 60}
+    moved = [Table({"image": Files(Path(place), [f"{n}" for n in range(60)])}, np.arange(60))
+             for place in ("a", "b")]  # fmt: skip
+    one, other = (hold_out(table, 0.3, "image")[1].rows.tolist() for table in moved)
+    assert one == other
 
 
 def test_splits_by_their_names() -> None:
@@ -110,6 +115,11 @@ def test_splits_by_their_names() -> None:
     assert len(train) + len(held) == 5 and counts[TEST_UNUSED] == 3
     assert divide({"train": one}, {"test": two, "train": three}, 0.5, "text", counts)[1] is two
     assert counts[FROM_TEST] == 3
+    other = {"test": two, "validation": three}
+    assert divide({"train": one}, other, 0.5, "text", counts)[1] is three
+    alone = divide({"validation": one}, None, 0.5, "text", counts)
+    assert sum(map(len, alone)) == 5 and all(map(len, alone)), "not trained on what is held out"
+    assert counts[FROM_TEST] == counts[TEST_UNUSED] == 3
 
 
 def test_a_digest_names_values_in_their_order_and_the_content_of_media(
@@ -117,7 +127,7 @@ def test_a_digest_names_values_in_their_order_and_the_content_of_media(
 ) -> None:
     def digest(second: str = "b", content: bytes = b"12", rows: tuple = (0, 1)) -> str:
         (tmp_path / "f").write_bytes(content)
-        columns = {"text": ["a", second], "audio": Files(tmp_path, ["f", "none"])}
+        columns = {"answer": ["a", second], "audio": Files(tmp_path, ["f", "none"])}
         return Table(columns, np.array(rows)).digest
 
     assert digest() == digest()
@@ -131,3 +141,6 @@ def test_a_digest_names_values_in_their_order_and_the_content_of_media(
     monkeypatch.setattr(Files, "read", lambda _, number: read.append(number) or b"")
     assert Table({"audio": Files(tmp_path, ["f", "none"] * 50)}, np.arange(100)).digest
     assert len(read) == 2, "a recording that rows share is read once"
+    monkeypatch.setattr(table, "SAMPLED_FILES", 3)
+    assert Table({"audio": Files(tmp_path, list("abcdefg"))}, np.arange(1, 6)).digest
+    assert read[2:] == [1, 3, 5], "from the first to the last of the rows"

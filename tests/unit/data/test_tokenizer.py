@@ -6,6 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel, WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import BertProcessing
 
 from magneto.data import tokenizer as module
 from magneto.data.tokenizer import check_vocabulary, load_tokenizer, train_bpe, train_sentencepiece
@@ -28,9 +29,11 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path):
 
 def test_text_comes_back_also_when_it_is_saved_and_loaded(tokenizer, tmp_path: Path) -> None:
     for text, tokens in zip(TEXTS, tokenizer.encode(TEXTS), strict=True):
-        assert tokenizer.decode(tokens) == text
+        assert tokenizer.decode(tokens) == tokenizer.decode([*tokens, tokenizer.end]) == text
         assert all(0 <= token < tokenizer.vocab_size for token in tokens)
         assert tokenizer.end not in tokens and 0 <= tokenizer.end < tokenizer.vocab_size
+    special = [tokenizer.begin, tokenizer.pad, tokenizer.end, tokenizer.mask]
+    assert special in ([257, 258, 256, 259], [0, 0, 0, None], [0, 1, 2, 4])
     pieces, (quick,) = tokenizer.pieces(), tokenizer.encode(["The quick fox"])
     assert "".join(pieces[token] for token in quick).strip() == "The quick fox"
     assert (len(pieces), pieces[tokenizer.end]) == (tokenizer.vocab_size, "")
@@ -42,16 +45,18 @@ def test_text_comes_back_also_when_it_is_saved_and_loaded(tokenizer, tmp_path: P
 
 
 def test_pieces_of_wordpiece_are_as_they_are_read(tmp_path: Path) -> None:
-    vocabulary = {"[PAD]": 0, "[SEP]": 1, "play": 2, "##ing": 3}
-    made = Tokenizer(WordPiece(vocabulary, unk_token="[PAD]"))
-    made.add_special_tokens(["[PAD]", "[SEP]"])
+    vocabulary = {"[PAD]": 0, "[SEP]": 1, "play": 2, "##ing": 4, "[UNK]": 5}
+    made = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    made.add_special_tokens(["[PAD]", "[SEP]", "[UNK]"])
+    made.post_processor = BertProcessing(("[SEP]", 1), ("[PAD]", 0))
     made.enable_truncation(1)
     made.enable_padding(length=5)
     made.save(str(tmp_path / "tokenizer.json"))
     found = load_tokenizer(tmp_path / "tokenizer.json")
-    assert found.pieces() == ["", "", " play", "ing"] and found.encode(["playing"]) == [[2, 3]]
+    assert found.pieces() == ["", "", " play", "", "ing", ""]
+    assert found.encode(["playing"]) == [[2, 4]]
     assert (found.end, found.begin, found.pad, found.mask) == (1, 1, 0, None)
-    check_vocabulary(4, found.vocab_size)
+    check_vocabulary(6, found.vocab_size)
 
 
 def test_names_of_special_tokens_are_text_also_if_they_are_words(tmp_path: Path) -> None:
@@ -70,6 +75,19 @@ def test_training_reads_a_limited_text_in_pieces(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "LINE_CHARACTERS", 3)
     assert [*module.limited(["12345", "67890", "1", "2"])] == ["12345", "67890", "1"]
     assert [*module._lines(["abcdefg\nh", "", "ij"])] == ["abc", "def", "g", "h", "ij"]
+
+
+def test_sentencepiece_learns_from_lines_of_all_languages(tmp_path: Path) -> None:
+    """Text comes language by language, and a sample is not its beginning. Others lack pieces."""
+    library = pytest.importorskip("sentencepiece")
+    lines = [f"{word} {number}" for word in ("hello", "äöüßñ") for number in range(1000)]
+    (tmp_path / "a.model").write_bytes(train_sentencepiece(lines, "unigram", 300, 200))
+    pieces = "".join(load_tokenizer(tmp_path / "a.model").pieces())
+    assert {*"heloäöüßñ"} <= {*pieces}
+    library.SentencePieceTrainer.train(sentence_iterator=iter(lines), minloglevel=2, bos_id=-1,
+                                       model_prefix=f"{tmp_path}/b", vocab_size=60)  # fmt: skip
+    found = load_tokenizer(tmp_path / "b.model")
+    assert (found.end, found.begin, found.pad, found.mask) == (2, 2, 2, None)
 
 
 def test_wrong_names_and_files(tmp_path: Path) -> None:

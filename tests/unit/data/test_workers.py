@@ -1,6 +1,8 @@
 """Worker processes change neither order nor content, and end with the main process."""
 
+import json
 import mmap
+import multiprocessing
 import os
 import re
 import signal
@@ -10,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
+from select import select
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,11 +63,14 @@ def test_the_number_of_workers_changes_nothing() -> None:
 
 
 def test_a_killed_worker_is_an_error_that_names_its_step() -> None:
+    outlived = mmap.mmap(-1, 1)  # shared with the workers
+
     def make(numbers: list[int]) -> list[int]:
         if 24 in numbers:
             os.kill(os.getpid(), signal.SIGKILL)
         if {20, 24} & {*numbers}:  # the step before, which is awaited, is being made
-            time.sleep(60)
+            time.sleep(20)
+            outlived[0] = 1
         return numbers
 
     with closing(BatchPrefetcher(in_order(64, 4, make), 1, [0], num_workers=2)) as batches:
@@ -79,6 +85,7 @@ def test_a_killed_worker_is_an_error_that_names_its_step() -> None:
         str(caught.value),
     )
     assert found and int(found[1]) in processes
+    assert not outlived[0], "closing does not wait for what a worker does"
 
 
 @pytest.mark.parametrize(("num_workers", "error", "words"), [
@@ -171,8 +178,42 @@ def test_signals_are_left_to_the_main_process() -> None:
             os.kill(process, signal.SIGTERM)
         found += [next(taken) for _ in range(11)]
         assert len(processes) == 2 and all(map(alive, processes))
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*workers.SIGNALS}, "nor held up"
     assert not any(map(alive, processes))
     assert found == [stream.batch(step) for step in range(12)]
+
+
+def test_a_worker_has_one_thread_and_no_gradients_and_ends_with_the_main_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The main process is killed; the worker has the writing end of a pipe as long as it lives."""
+
+    def make(numbers: list[int]) -> list[Any]:
+        tokenizers = os.environ["TOKENIZERS_PARALLELISM"]
+        return [os.getpid(), torch.get_num_threads(), torch.is_grad_enabled(), tokenizers]
+
+    def train() -> None:
+        torch.set_num_threads(3)
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+        batches = BatchPrefetcher(in_order(9, 1, make), 1, [0], num_workers=1)
+        os.write(end, json.dumps(next(batches.start())[0]).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    clock = SimpleNamespace(sleep=lambda _: time.sleep(0.01), perf_counter=time.perf_counter)
+    monkeypatch.setattr(workers, "time", clock)
+    start, end = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start()
+    os.close(end)
+    process.join()
+    worker, *found = json.loads(os.read(start, 100))
+    try:
+        assert found == [1, False, "false"]
+        assert select([start], [], [], 10)[0] and os.read(start, 1) == b"", "it has ended"
+    finally:
+        os.close(start)
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
 
 
 def test_shared_memory_keeps_structure_types_and_strides() -> None:
