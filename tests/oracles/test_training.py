@@ -11,7 +11,7 @@ from magneto.progress import ProgressBars
 from magneto.training.config import learning_rate
 from magneto.training.distributed import single_process
 from magneto.training.logging import read_metrics
-from magneto.training.loop import build_state
+from magneto.training.loop import Hook, build_state
 from tests.unit.training.toy import Toy, config, furthest, run_toy, tensors
 
 
@@ -45,5 +45,8 @@ def test_a_run_is_a_plain_loop_of_torch(tmp_path: Path, clip_norm: float | None)
 def test_compiled_by_inductor(tmp_path: Path) -> None:
     """The one test by inductor, which takes long to compile."""
     run_toy(tmp_path / "plain")
-    run_toy(tmp_path / "compiled", compile=True)
+    seen: list[object] = []
+    hook = Hook(30, lambda state: seen.append(state.model._compiled_call_impl))
+    run_toy(tmp_path / "compiled", compile=True, hooks=[hook])
+    assert seen[0] is not None
     assert furthest(tmp_path / "plain" / "final", tmp_path / "compiled" / "final") < 1e-4

@@ -4,6 +4,7 @@ import errno
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,7 +16,7 @@ from magneto.files import read_json
 from magneto.runs import load_weights
 from magneto.training import checkpoint as module
 from magneto.training.checkpoint import CheckpointWriter
-from magneto.training.distributed import World, piece_of, single_process
+from magneto.training.distributed import Piece, World, piece_of, single_process
 from magneto.training.evaluation import evaluate
 from magneto.training.logging import TrainingResult
 from magneto.training.loop import Hook, Stop, TrainingState
@@ -142,7 +143,10 @@ def test_wrong_weights_are_refused_and_no_run_is_overwritten(
 
 def test_the_average_of_weights_is_what_is_evaluated_and_may_begin_later(tmp_path: Path) -> None:
     run_toy(tmp_path, steps=8)
-    assert run_toy(tmp_path, steps=12, resume=True, ema_decay=0.99).status == "finished"
+    before = tensors(tmp_path / "final")
+    assert run_toy(tmp_path, steps=12, resume=True, ema_decay=0.99999).status == "finished"
+    for name, tensor in tensors(tmp_path / "final").items():
+        assert torch.allclose(tensor, before[name], atol=1e-5), "it begins at the weights"
     model = Toy().build_model()
     load_weights(model, tmp_path / "best")
     best = json.loads((tmp_path / "best" / "state.json").read_text())
@@ -226,13 +230,35 @@ def test_the_background_writes_what_was_there_at_the_step(
     assert torch.equal(open_tensors(tmp_path / "one")["a"].read(), torch.ones(3))
 
 
-def test_copies_of_a_model_are_written_by_the_main_process(
+def test_ranks_write_one_copy_and_each_reads_its_own_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others copy nothing. Rows of shards, written by all ranks, are in tests/system."""
+    """4 ranks hold 2 copies of 5 rows in 2 shards. Of whole copies, the main process writes one."""
+    parts, whole = list[Any](), torch.arange(10.0).reshape(5, 2)
+
+    def gather(some: list[Any], *_: Any) -> list[Any]:
+        parts[:0] = some
+        return parts  # of the ranks in their order
+
     monkeypatch.setattr(module, "broadcast_from_main", lambda *_: "one.1")
-    monkeypatch.setattr(module, "gather_lists", lambda some, *_: some)
+    monkeypatch.setattr(module, "gather_lists", gather)
     monkeypatch.setattr(module.dist, "new_group", lambda **_: None)
+    shards = Piece(whole[:3], 0, (5, 2), True), Piece(whole[3:], 3, (5, 2), True)
+    for name, factor in (("a", 1.0), ("b", 4.0)):
+        parts.clear()
+        for rank in (3, 2, 1, 0):
+            shard, world = shards[rank % 2], World(rank, 4, ALONE.device, "hybrid", 2)
+            piece = replace(shard, tensor=shard.tensor * factor, replica=rank // 2)
+            CheckpointWriter(world, False).write(tmp_path / name, {"model": {"w": piece}}, {})
+        files = sorted(path.name for path in (tmp_path / name).glob("*.safetensors"))
+        assert files == [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+        assert torch.equal(open_tensors(tmp_path / name)["w"].read(), whole * factor)
+    mine = {"w": replace(shards[1], tensor=torch.zeros(2, 2))}
+    for stored, factor in ((open_tensors(tmp_path / "b"), 4.0), ({"w": whole * 3}, 3.0)):
+        module.load_pieces(mine, stored, "a file")
+        assert torch.equal(mine["w"].tensor, whole[3:] * factor)
+    averaged = module.average_weights(mine, [tmp_path / "a", tmp_path / "b"])
+    assert torch.equal(averaged["w"].tensor, whole[3:] * 2.5)
     monkeypatch.setattr(module, "copy_to_cpu", pytest.fail)
     writer = CheckpointWriter(World(1, 2, ALONE.device, "ddp"), background=True)
     writer.write(tmp_path / "copies", {"model": {"a": piece_of(torch.ones(3))}}, {})

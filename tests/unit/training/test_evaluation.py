@@ -36,11 +36,13 @@ def test_a_rank_scores_every_other_batch_once(
         def summarise(self, sums, predictions) -> dict[str, float]:
             return {"rows": sums["rows"], "batches": len(predictions)}
 
-    for name in ("all_reduce_sum", "gather_lists"):
-        monkeypatch.setattr(evaluation, name, lambda value, world: value)
+    monkeypatch.setattr(evaluation, "all_reduce_sum", lambda value, world: value)
+    monkeypatch.setattr(evaluation, "gather_lists", lambda value, world: value[::-1])
     world = World(rank, 2, torch.device("cpu"), "ddp")
-    found = evaluation.evaluate(Counted(), toy_model(), world, "fp32").metrics
-    assert found == {"rows": rows, "batches": batches}
+    found = evaluation.evaluate(Counted(), toy_model(), world, "fp32")
+    assert found.metrics == {"rows": rows, "batches": batches}
+    sizes = [len(each["answers"]) for each in found.predictions]
+    assert sizes == [[25, 19, 12], [7, 1]][rank], "in the order of the batches"
 
 
 def test_the_model_is_left_in_the_modes_it_had() -> None:

@@ -41,6 +41,7 @@ def write(run: Path, from_step: int, steps: range) -> None:
     logger = MetricsLogger(run, from_step)
     for step in steps:
         logger.add({"step": step, "loss": 1 / step})
+        assert read_metrics(run)[-1]["step"] == step, "a page or a kill may come at any time"
     logger.close()
 
 
@@ -151,7 +152,7 @@ def test_weights_and_biases_gets_the_curves(tmp_path: Path, monkeypatch) -> None
     train(Toy(), config(steps=10, save_every=5, **how), run, seed=3, recipe=recipe)
     given = begun.call_args.kwargs
     assert (given["name"], given["config"], given["id"]) == ("toy", recipe, None)
-    assert given["project"] == "magneto"
+    assert given["project"] == "magneto" and given["resume"] == "allow"
     (first, _, last) = logged.call_args_list
     assert [call.kwargs["step"] for call in logged.call_args_list] == [5, 10, 10]
     names = {"train/gradient_norm", "train/loss", "speed/data_wait_seconds",

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from magneto.data.stream import BatchStream
+from magneto.training import loop
 from magneto.training.config import learning_rate
 from magneto.training.distributed import World
 from magneto.training.logging import Throughput, read_metrics
@@ -45,6 +47,7 @@ def test_everything_is_written_down(finished: Path) -> None:
     assert [row["step"] for row in evaluations] == [10, 20, 30]
     logged = next(row for row in metrics if row["step"] == 20 and "loss" in row)
     assert {*TIMED, "loss", "absolute", "gradient_norm"} < set(logged)
+    assert min(logged[name] for name in TIMED) > 0
     assert logged["learning_rate"] == learning_rate(config(), 19), "of the 20th step"
     assert written["metrics"]["loss"] == evaluations[-1]["validation_loss"]
     assert written["best"]["value"] == min(row["validation_loss"] for row in evaluations)
@@ -87,8 +90,12 @@ def test_too_small_a_batch_is_refused_before_data_are_read(tmp_path: Path, monke
         run_toy(tmp_path, gradient_accumulation_steps=17)
 
 
-def test_no_two_steps_ranks_or_runs_draw_the_same_numbers() -> None:
+def test_no_two_steps_ranks_or_runs_draw_the_same_numbers(tmp_path: Path, monkeypatch) -> None:
     assert len({step_seed(*each) for each in product((1, 2), repeat=3)}) == 8
+    seen = []
+    monkeypatch.setattr(torch, "manual_seed", seen.append)
+    run_toy(tmp_path, steps=3)
+    assert seen == [step_seed(3, step, 0) for step in range(3)]
 
 
 def test_values_made_of_data_and_of_steps(tmp_path: Path) -> None:
@@ -116,8 +123,14 @@ def test_each_weight_learns_at_its_own_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16")])
-def test_a_model_computes_in_the_precision_that_is_asked_for(precision: str, dtype: str) -> None:
-    seen = []
+def test_a_model_computes_in_the_precision_that_is_asked_for(
+    precision: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Micro-batch by micro-batch; ranks exchange gradients in the last, and then the sums."""
+    seen, last = [], list[bool]()
+    exchange = lambda model, flag: last.append(flag) or nullcontext()  # noqa: E731
+    monkeypatch.setattr(loop, "gradient_sync", exchange)
+    monkeypatch.setattr(loop, "all_reduce_sum", lambda total, world: total * 10)
 
     class Watched(Toy):
         def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
@@ -125,9 +138,11 @@ def test_a_model_computes_in_the_precision_that_is_asked_for(precision: str, dty
             return super().loss(model, batch)
 
     task, world = Watched(), World(0, 1, torch.device("cpu"), "none")
-    pieces = task.validation_batches()[:2]
-    accumulate(task, task.build_model(), pieces, config(precision=precision), world)
-    assert seen == [getattr(torch, dtype)] * 2
+    pieces = task.validation_batches()[:3]
+    found = accumulate(task, task.build_model(), pieces, config(precision=precision), world)
+    assert seen == [getattr(torch, dtype)] * 3 and last == [False, False, True]
+    counts = sum(((x[:, 0] > 0) + 0.5).sum().item() for x, _ in pieces)
+    assert (found[0][1], found[1:]) == (10 * counts, (["loss", "count", "absolute"], 25 + 7 + 19))
 
 
 def test_no_step_reads_the_device(tmp_path: Path) -> None:
@@ -154,11 +169,12 @@ def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
 
 
 def test_time_of_evaluations_and_checkpoints_is_no_training(tmp_path: Path, monkeypatch) -> None:
-    pauses: list[float] = []
+    pauses, added = list[float](), list[int]()
+    monkeypatch.setattr(Throughput, "add", lambda meter, units: added.append(units))
     monkeypatch.setattr(Throughput, "pause", lambda meter, seconds: pauses.append(seconds))
     monkeypatch.setattr(Toy, "summarise", lambda task, _, found: {"loss": float(len(found))})
     result = run_toy(tmp_path, steps=4, evaluate_every=2, save_every=1, evaluate_limit=3)
-    assert len(pauses) == 2 + 4 and min(pauses) > 0
+    assert len(pauses) == 2 + 4 and min(pauses) > 0 and added == [16] * 4
     assert result.metrics == {"loss": 3}, "the batches that are evaluated"
 
 
@@ -297,13 +313,14 @@ def test_an_evaluation_without_a_number_is_no_better(tmp_path: Path) -> None:
     assert (result.step, result.best["step"]) == (20, 10)
 
 
-@pytest.mark.parametrize(("at", "status"), [(5, "interrupted"), (30, "finished")])
+@pytest.mark.parametrize(("at", "status"), [(9, "interrupted"), (30, "finished")])
 def test_a_signal_ends_a_run_after_its_step(tmp_path: Path, at: int, status: str) -> None:
     seen = []
     hooks = [Hook(at, lambda state: signal.raise_signal(signal.SIGTERM)),
+             Hook(at, lambda state: seen.append(len(state.batches.processes))),
              Hook(at, lambda state: seen.append(state.detector.patience))]  # fmt: skip
-    result = run_toy(tmp_path, hooks=hooks, divergence_patience=7)
-    assert (result.status, result.step, seen[0]) == (status, at, 7)
+    result = run_toy(tmp_path, hooks=hooks, divergence_patience=7, num_workers=2)
+    assert (result.status, result.step, seen[:2]) == (status, at, [2, 7])
     assert list_checkpoints(tmp_path)[-1].name == f"step-{at:08d}"
 
 
@@ -351,7 +368,10 @@ def test_a_run_says_each_evaluation_once_and_what_is_next(
     known = [["validation", name, f"{value:.4g}"] for name, value in result.metrics.items()]
     assert [line.split() for line in metrics[: len(known)]] == known
     assert metrics[-2:] == [f"  magneto evaluate '{run}'", f"  magneto report '{run}'"]
-    run_toy(run, resume=True, quiet=False, steps=12, evaluate_every=0)
+    kept = []
+    hook = Hook(1, lambda state: kept.append((state.run / "result.json").exists()))
+    run_toy(run, resume=True, quiet=False, steps=12, evaluate_every=0, hooks=[hook])
+    assert kept == [False] * 4, "a run that goes on has no result until its end"
     assert "12 steps, 4 since resumption\n" in capsys.readouterr().err
 
 
@@ -380,6 +400,7 @@ def test_patience_ends_training_and_the_best_weights_are_final(
     assert all(torch.equal(final[name], best[name]) for name in best)
     assert any(not torch.equal(final[name], last[name]) for name in best)
     assert result.metrics["loss"] == 1.0 and math.isnan(result.metrics["undefined"])
+    assert json.loads((tmp_path / "final" / "state.json").read_text())["step"] == 8
     assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "left as it is"
     (tmp_path / "result.json").unlink()
     assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "killed at the end"

@@ -3,13 +3,18 @@
 The scale of gradients is compared with a plain loop of torch, and ranks with one process.
 """
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from magneto.training import optimizer as optimizer_module
+from magneto.training.distributed import World
 from magneto.training.optimizer import (
     WeightAverage,
     build_optimizer,
+    gradient_scale,
     set_learning_rate,
     split_parameters,
 )
@@ -52,6 +57,18 @@ def test_multiples_of_the_rate() -> None:
         assert torch.allclose(before[name] - parameter, torch.full_like(parameter, step))
     with pytest.raises(ValueError, match=r"nothing\.weight: the model has no such parameter"):
         build_optimizer(nn.Linear(2, 2), config(), {"nothing.weight": 0.5})
+
+
+def test_shards_of_a_gradient_have_the_norm_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 ranks hold 2 copies in 2 shards, and these ranks' shards are alike. FSDP has averaged."""
+    monkeypatch.setattr(optimizer_module, "all_reduce_sum", lambda square, world: square * 4)
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+    world, count = World(0, 4, torch.device("cpu"), "hybrid", 2), torch.tensor(10)
+    norm, scale = gradient_scale([parameter], count, 1.0, world)
+    whole = 4 / 10 * math.sqrt(2) * 5  # of the mean over 10 predictions
+    assert norm.item() == pytest.approx(whole)
+    assert scale.item() == pytest.approx(4 / 10 / whole, rel=1e-4)
 
 
 def test_the_average_has_a_closed_form_and_is_exchanged() -> None:

@@ -60,6 +60,7 @@ def test_every_batch_is_written_in_order(source: Path) -> None:
     ]
     limited = prepare(source, validation_limit=7)
     assert limited.validation.ranges == {PAIRS[0]: (0, 7), PAIRS[1]: (7, 14)}
+    assert limited.train.ranges == prepared.train.ranges
     for i in (0, 1, 1023, 1024, 2048, LINES - 1):
         sides = [decode(prepared.train.side(LINES + i, side).tolist()) for side in (0, 1)]
         assert sides == [f"en number {i}", f"fr number {i}"]
@@ -107,12 +108,20 @@ def test_prepared_once_and_anew_when_anything_changes(
 def test_every_change_has_a_cache_of_its_own(source: Path) -> None:
     config = ParallelDataConfig(source=str(source), tokenizer="bpe", vocab_size=300)
     changes = {"vocab_size": 310, "max_ratio": 2.0, "max_length": 40, "validation_fraction": 0.1,
-               "validation_limit": 5, "pivot_language": "de", "tokenizer": "bytes"}  # fmt: skip
+               "validation_limit": 5, "pivot_language": "de", "tokenizer": "bytes",
+               "languages": ("de", "en"), "directions": ("en-de",)}  # fmt: skip
     path = prepare_module._cache_path
     known = {path(replace(config, **{name: value})) for name, value in changes.items()}
     assert len(known) == len(changes) and path(config) not in known
     assert path(replace(config, tokenizer_lines=7)) == path(config)  # of SentencePiece alone
     known.add(path(config))
+    (source / ".held").mkdir()
+    for name in ("en", "de"):
+        (source / ".held" / f"a.{name}").write_text("a\n")
+    measured = replace(config, validation_source=str(source / ".held"))
+    known.add(path(measured))
+    (source / ".held" / "a.de").write_text("other\n")
+    assert path(measured) not in known
     (source / "a.valid.fr").write_text("fr\n")
     assert path(config) not in known
 
@@ -128,10 +137,10 @@ def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path)
     assert TranslationVocabulary(plain, ["de"]).decode([0, 3, 4, 1, 2, 3]) == [0, 3, 1]
     saved = tmp_path / "saved"
     saved.mkdir()
-    made.save(saved)
+    TranslationVocabulary(made.tokenizer, ["xx", *made.languages]).save(saved)
     again = prepare(source, tokenizer=str(saved), directions=("de-en",))
-    assert again.vocabulary.languages == ("de", "en") and again.directions == [("de", "en")]
-    with pytest.raises(ValueError, match=r"no language 'fr' \(the model has de, en\)"):
+    assert again.vocabulary.languages == ("xx", "de", "en") and again.directions == [("de", "en")]
+    with pytest.raises(ValueError, match=r"no language 'fr' \(the model has xx, de, en\)"):
         prepare(source, tokenizer=str(saved))
 
 
@@ -163,9 +172,11 @@ def maker() -> GroupMaker:
     return GroupMaker(split, vocabulary(), DIRECTIONS)
 
 
-def stream(batch_size: int = 4, temperature: float = 1.0, block: int = 100_000) -> BatchStream:
+def stream(
+    batch_size: int = 4, temperature: float = 1.0, block: int = 100_000, seed: int = 3
+) -> BatchStream:
     config = ParallelDataConfig(max_tokens=512, temperature=temperature, block=block)
-    return training_stream(maker(), batch_size, config, seed=3)
+    return training_stream(maker(), batch_size, config, seed)
 
 
 def examples(group: dict) -> list[tuple[int, int]]:
@@ -187,6 +198,19 @@ def test_an_epoch_has_every_example_once_in_groups_that_waste_little() -> None:
     made = maker()
     longest = [made.lengths(i, np.arange(n)).max(1).sum() for i, n in enumerate(made.sizes)]
     assert count < 1.15 * sum(longest) / 512
+
+
+def test_another_seed_is_of_other_examples_in_another_order() -> None:
+    """Of examples in a small block, and of the groups of a large one; these are not sorted."""
+    chosen, widths = [], []
+    for seed in (3, 4):
+        groups, seen = stream(1, block=100, seed=seed).batches(), list[tuple[int, int]]()
+        while len(seen) < 45 + 4 + 45 + 4:  # of the four directions
+            seen += examples(next(groups)[0][0])
+        chosen.append({*seen})
+        groups = stream(1, seed=seed).batches()
+        widths.append([next(groups)[0][0]["target"].shape[1] for _ in range(20)])
+    assert chosen[0] != chosen[1] and widths[0] != widths[1] and widths[0] != sorted(widths[0])
 
 
 def test_a_group_is_what_the_model_reads() -> None:

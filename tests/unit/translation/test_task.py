@@ -112,13 +112,22 @@ def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
 
 
 def test_evaluation_sees_every_sentence_in_every_direction(text: Path) -> None:
-    task = translation(text, validation_fraction=0.1)
+    task = translation(text, validation_fraction=0.1, max_tokens=64)
     groups = task.validation_groups
     sizes = [stop - start for start, stop in task.text.validation.ranges.values()]
     assert sum(len(numbers) for _, numbers in groups) == 2 * sum(sizes)
     assert len({(d, n) for ds, ns in groups for d, n in zip(ds, ns, strict=True)}) == 2 * sum(sizes)
-    again = translation(text, validation_fraction=0.1).validation_groups
-    assert all((a[1] == b[1]).all() for a, b in zip(groups, again, strict=True))
+    again = translation(text, validation_fraction=0.1, max_tokens=64)
+    assert all((a[1] == b[1]).all() for a, b in zip(groups, again.validation_groups, strict=True))
+    shapes = [(len(each["source"]), max(each[side].shape[1] for side in ("source", "target")))
+              for each in task.validation_batches()]  # fmt: skip
+    widths = [width for _, width in shapes]
+    assert all(rows * width <= 64 for rows, width in shapes)
+    assert widths != sorted(widths), "the first batches are like all"
+    only = translation(text, validation_fraction=0.1)
+    only.directions = [("xx", "en")]
+    rows = torch.cat([each["source"][:, 0] for each in only.validation_batches()])
+    assert rows.tolist() == [only.vocabulary.tag("en")] * sizes[0]
 
 
 def test_mistakes_are_answered(text: Path) -> None:
@@ -225,7 +234,7 @@ def test_long_sources_are_cut_and_empty_ones_are_not_translated() -> None:
         search=lambda sources, _: asked.extend(sources) or [[list(b"x"), list(b"y")]] * 2,
         score=lambda sources, found: [[-1.0, -2.0], [-3.0, -4.0]],
     )
-    found = translator.translate(["abcd", " ", "abcdef"], "de", scored=True)
+    found = translator.translate(["abcd", " \u200b\x07", "abcdef"], "de", scored=True)
     assert asked == [[vocabulary.tag("de"), *b"abcd", vocabulary.end]] * 2
     assert found == [
         TranslationResult(["x", "y"], [-1.0, -2.0]), TranslationResult(["", ""], [0.0, 0.0]),

@@ -27,6 +27,7 @@ from magneto.translation.text import (
     TAGS,
     lengths_mismatch,
     open_parallel,
+    parallel_fingerprint,
     read_test_texts,
     read_validation_texts,
     training_directions,
@@ -157,6 +158,9 @@ def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path:
     assert open_parallel(str(path), ("en", "fr")).pairs("train") == {("en", "fr")}
     found, counts = counted(path, "en", "fr")
     assert found == [("late", "tard")] and counts == {MISSING_LANGUAGE: 1400}
+    before = parallel_fingerprint(str(path), None, frozenset())
+    write(path.parent, {path.name: objects(TWO)})
+    assert parallel_fingerprint(str(path), None, frozenset()) != before, "prepared anew"
 
 
 def test_titles_of_columns_are_languages_if_they_are_codes_or_are_named(tmp_path: Path) -> None:
@@ -214,6 +218,12 @@ def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
     assert text.pairs("train") == {("de", "en"), ("en", "fr")} == text.pairs("validation")
     found = list(text.read("fr", "en", "validation", Counts()))
     assert found == [("fr 0", "validation 0"), ("fr 1", "validation 1")]
+    selected = open_parallel(f"hf:{tmp_path / 'hub'}", ("en", "fr"))
+    assert selected.pairs("train") == {("en", "fr")} == selected.pairs("validation")
+    assert open_parallel(f"hf:{tmp_path / 'hub'}:en-fr", None).languages == ["en", "fr"]
+    before = parallel_fingerprint(str(folder), None, frozenset())
+    write(folder, {"test.parquet": "x"})
+    assert parallel_fingerprint(str(folder), None, frozenset()) != before
 
 
 def test_built_in_phrases_are_the_same_in_every_pair() -> None:
@@ -286,7 +296,8 @@ def sentences(prepared: PreparedParallel, split: str, pair: tuple[str, str]) -> 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     odd = [*[("sentence 5", "Satz 5")] * 2, (" ", "leer"), ("x" * 49, "y" * 40), ("x" * 50, "kurz"),
-           ("Hi", "Guten Tag"), ("bad ", "x")]  # fmt: skip
+           ("Hi", "Guten Tag"), ("bad ", "x"), ("sentence 5", "Satz 6"),
+           ("sentence 6", "Satz 5")]  # fmt: skip
     lines = [*((f"sentence {i}", f"Satz {i}") for i in range(300)), *odd]
     folder = write(tmp_path, {
         "train.en": [a for a, _ in lines], "train.de": [b for _, b in lines],
@@ -297,7 +308,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     prepared = prepare(folder)
     counts = prepared.counts["train"]["de", "en"]
     kinds = (EMPTY, HELD_OUT, TOO_LONG, LENGTH_MISMATCH, INVALID_UTF8)
-    assert counts == {READ: 307, KEPT: 301, DUPLICATE: 2, **dict.fromkeys(kinds, 1)}
+    assert counts == {READ: 309, KEPT: 303, DUPLICATE: 2, **dict.fromkeys(kinds, 1)}
     assert sentences(prepared, "validation", ("de", "en")) == [
         ("Satz 7", "sentence 7"), ("neu", "new"),
     ]  # fmt: skip
@@ -327,6 +338,20 @@ def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
     assert prepared.train.ranges == {("de", "en"): (0, 0)}
     with pytest.raises(ValueError, match="no training text in two languages"):
         prepare(folder)
+
+
+def test_separate_validation_text_leaves_the_source_to_training(tmp_path: Path) -> None:
+    """Its validation split is read, else its test split, and never a training split beside them."""
+    languages = ("de", "en")
+    source = write(tmp_path / "in", {f"a.{n}": [f"{n} {i}" for i in range(50)] for n in languages})
+    other = write(tmp_path / "other", {f"{split}.{name}": [f"{name} {split}"] for name in languages
+                                       for split in ("train", "dev", "test")})  # fmt: skip
+    for split in ("dev", "test"):
+        prepared = prepare(source, validation_source=str(other), validation_fraction=0.5)
+        assert prepared.train.ranges == {languages: (0, 50)}
+        assert sentences(prepared, "validation", languages) == [(f"de {split}", f"en {split}")]
+        for name in languages:
+            (other / f"{split}.{name}").unlink()
 
 
 def test_references_have_a_limit_an_order_and_two_sides(tmp_path: Path) -> None:
