@@ -27,7 +27,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
+def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("magneto.language.classification.EVALUATION_BATCH", 4)
     (tmp_path / "lines.txt").write_text("aaaa 1\n\nbb 2\n")
     (tmp_path / "rows.csv").write_text('words,n\n"bbb 7",1\naa 3,2\n')
     (tmp_path / "rows.jsonl").write_text('{"words": "aaa 3"}\n')

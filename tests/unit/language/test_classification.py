@@ -121,15 +121,19 @@ def test_numbers_are_learnt(tmp_path: Path) -> None:
     assert task.loss(model, batch).count == len(batch["labels"])
     other = {**batch, "token_types": 1 - batch["token_types"]}
     assert not torch.allclose(task.outputs(model, other), task.outputs(model, batch))
+    asked = [TextPair(letter * n, "bb") for n in (5, 1, 3) for letter in "ab"]
+    answers = [float(each.label) for each in task.predict(model, [TextPair("", "b"), *asked])[1:]]
+    assert np.corrcoef(answers, [5, 5, 1, 1, 3, 3])[0, 1] > 0.9
+    assert task.dummy_batch(2)["labels"].dtype == batch["labels"].dtype == torch.float32
 
 
 def test_hidden_tokens_are_others_each_time_and_never_what_frames_a_text(tmp_path: Path) -> None:
     source = write_pairs(tmp_path / "rows.tsv")
     whole, some = (pairs(source, token_dropout=share) for share in (0.0, 0.3))
     count = len(some.train.lengths)  # so that a batch is an epoch
-    shown, hidden = (task.train_stream(count, 1) for task in (whole, some))
     masks = []
-    for epoch in (0, 1):
+    for epoch, seed in ((0, 1), (1, 1), (0, 2)):
+        shown, hidden = (task.train_stream(count, seed) for task in (whole, some))
         [before], [after] = shown.batch(epoch), hidden.batch(epoch)
         changed = before["tokens"] != after["tokens"]
         assert (after["tokens"][changed] == some.tokenizer.mask).all()
@@ -138,7 +142,9 @@ def test_hidden_tokens_are_others_each_time_and_never_what_frames_a_text(tmp_pat
         assert not (changed & ~inner).any()
         assert changed.sum() / inner.sum() == pytest.approx(0.3, abs=0.03)
         masks.append(changed[np.argsort(hidden.plan(epoch)[:, 1])])
-    assert masks[0].shape == masks[1].shape and not torch.equal(*masks)
+    assert masks[0].shape == masks[1].shape and not torch.equal(*masks[:2])
+    assert not torch.equal(masks[0], masks[2])
+    assert len(masks[0].unique(dim=0)) > 100  # of two texts of 1 to 5 letters there are 25
     assert torch.equal(some.validation.batch(np.arange(9), 0)["tokens"],
                        whole.validation.batch(np.arange(9), 0)["tokens"])  # fmt: skip
 
@@ -283,6 +289,7 @@ def test_wrong_fields_are_answered() -> None:
         assert getattr(config(**{name: least}), name) == least
         with pytest.raises(ValueError, match=f"{name} must be {least} "):
             config(**{name: least - 1})
+    assert ClassificationDataConfig(glue="mrpc", metric="f1").primary_metric == "f1"
     with pytest.raises(ValueError, match="'f1' does not apply to target 'number'"):
         ClassificationDataConfig(glue="stsb", metric="f1")
     with pytest.raises(ValueError, match="builtin:word-order"):
@@ -327,6 +334,8 @@ def test_scores() -> None:
         assert set(number_scores(one, other).values()) == {0.0}
     constant, loss = constant_prediction(np.array([1.0, 2.0, 6.0]), np.array([1.0, 4.0]), 0)
     assert constant.tolist() == [3.0, 3.0] and loss == 2**2 + 1**2
+    rising = number_scores(np.array([1.0, 2.0, 9.0]), numbers)
+    assert rising == pytest.approx({"pearson": 8 / math.sqrt(2 * 38), "spearman": 1.0})
     none = number_scores(np.array([math.nan, 1.0, 2.0]), numbers)
     assert all(math.isnan(value) for value in none.values())
 
@@ -338,6 +347,10 @@ def test_classes_of_unequal_size_and_scores_of_0_are_remarked_on(tmp_path: Path)
     for few in (3, 4):  # of a hundred; a tenth of an equal share is 3.3
         values = np.array([0] * 60 + [1] * (40 - few) + [2] * few)
         assert (imbalance_warning(values, "abc") == "") == (few == 4)
+    rows = write_pairs(tmp_path / "rows.tsv", 40)
+    rows.write_text(rows.read_text().replace("other", "same") + "a\tb\tother\t1\n" * 5)
+    pairs(rows).prepare(progress := RecordedProgress())
+    assert any("Imbalanced classes: 'same'" in line for line in progress.lines)
     table = write_pairs(tmp_path / "one.tsv", 1)
     task = pairs(table, validation_source=str(table), labels=("same", "other"))
     task.prepare(progress := RecordedProgress())

@@ -209,6 +209,9 @@ def test_demonstrations_are_fed_and_counted() -> None:
         score(made, num_fewshot=8)
     few = score(made, num_fewshot=1, questions=suite(pool=[word_question(0)]))
     assert few.demonstrations == 1
+    torch.nn.init.constant_(made.head.weight, torch.nan)
+    with pytest.raises(ValueError, match="log-likelihood of question 1 is not finite"):
+        score(made)
 
 
 def test_a_question_is_shown_all_others_but_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +230,9 @@ def test_a_question_is_shown_all_others_but_not_itself(monkeypatch: pytest.Monke
     shown.clear()
     score(made, num_fewshot=8, seeds=(1,), questions=suite(pool=items))
     assert shown == [sorted(solved)] * 8
+    for limit in (None, 3):  # which changes no demonstration
+        score(made, num_fewshot=2, seeds=(1,), limit=limit)
+    assert len(shown) == 19 and shown[8:11] == shown[16:]
 
 
 def test_draws_depend_on_seed_and_question_alone() -> None:
@@ -370,8 +376,9 @@ def test_what_is_shared_is_read_once() -> None:
 def test_prompts_are_at_most_as_long_as_in_training(positions: str, length: int) -> None:
     config = SimpleNamespace(positions=positions, max_length=64)
     assert context_length(config, 128, None) == length and context_length(config, 128, 64) == 64
-    with pytest.raises(ConfigError, match="--max-length 1: must be at least 2"):
-        context_length(config, 128, 1)
+    for asked in (1, 65)[: 1 + (positions == "learned")]:
+        with pytest.raises(ConfigError, match=f"--max-length {asked}: must be at least 2"):
+            context_length(config, 128, asked)
 
 
 def test_options_are_compared_by_sums_and_by_means() -> None:

@@ -51,7 +51,27 @@ def test_a_window_is_hidden_otherwise_the_next_time(counting: Path) -> None:
     before, after = windows(first), windows(second)
     assert before.keys() == after.keys() and len(before) > 50
     assert sum(before[row] != after[row] for row in before) > 0.9 * len(before)
+    largest = task.dummy_batch(count)
+    assert {k: (v.shape, v.dtype) for k, v in largest.items()} == {
+        k: (v.shape, v.dtype) for k, v in first.items()
+    }
+    assert task.loss(task.build_model(), largest).units == count * 48
     assert (first["tokens"][:, 0] == task.text.tokenizer.begin).all()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_masks_are_drawn_by_seed_epoch_and_window(
+    counting: Path, streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[int, ...]] = []
+    task = masked_task(counting, streaming=streaming)
+    monkeypatch.setattr(task, "make", lambda windows, seeds: drawn.extend(seeds) or {})
+    stream = task.train_stream(20, 7)
+    while not drawn or drawn[-1][1] < 2:
+        stream.batch(len(drawn) // 20)
+    assert len({*drawn}) == len(drawn) and {seed for seed, _, _ in drawn} == {7}
+    epochs = [{window for _, epoch, window in drawn if epoch == n} for n in (0, 1)]
+    assert epochs[0] == epochs[1] and len(epochs[0]) > 20
 
 
 def test_every_run_is_asked_the_same(counting: Path) -> None:

@@ -1,5 +1,7 @@
 """Models of text: losses in chunks, tied tables, and what padding and kinds of segment change."""
 
+import math
+
 import pytest
 import torch
 
@@ -79,3 +81,27 @@ def test_the_head_reads_the_mean_of_all_features() -> None:
     by_hand = torch.stack([features[0].mean(0), features[1, :3].mean(0)])
     assert torch.allclose(mean(features, mask), first(by_hand[:, None]), atol=1e-6)
     assert torch.equal(first(features, mask), first(features[:, :1]))
+
+
+def test_the_head_drops_its_input_and_its_hidden_features() -> None:
+    head = ClassificationHead(200, 200, 0.5)
+    for layer in (head.dense, head.answer):
+        torch.nn.init.eye_(layer.weight)
+    found = head(torch.ones(1, 1, 200))
+    kept = found != 0
+    assert kept.float().mean().item() == pytest.approx(0.25, abs=0.1)
+    torch.testing.assert_close(found[kept], torch.full_like(found[kept], 2 * math.tanh(2)))
+
+
+def test_initial_scales() -> None:
+    """Of 1/sqrt(width), but for the output layer of a classifier, which is BERT's."""
+    own = {**SIZES, "vocab_size": 500, "token_types": 300}
+    alone = {**SIZES, "vocab_size": 500, "tie_embeddings": False}
+    classifier = TextClassifier(TextClassifierConfig(**own, classes=99))
+    language = LanguageModel(LanguageModelConfig(**alone))
+    masked = MaskedLanguageModel(MaskedLanguageModelConfig(**alone))
+    tables = [language.embedding.table, classifier.text_encoder.token_type]
+    for module in (*tables, language.head, masked.head.vocabulary, masked.head.dense):
+        assert module.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
+    assert classifier.head.answer.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not masked.text_encoder.token_type.weight.any()  # which has no kinds of segments

@@ -12,7 +12,8 @@ from magneto.data.problems import Counts
 from magneto.data.sources import held_out
 from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.language.config import TextDataConfig
+from magneto.language import text
+from magneto.language.config import MaskedTextDataConfig, TextDataConfig
 from magneto.language.text import (
     StreamedBlocks,
     build_tokenizer,
@@ -38,8 +39,11 @@ def corpus(folder: Path, documents: int = 60) -> Path:
     return path
 
 
-def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
+def test_tokenised_once_and_exactly(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run keeps its tokenizer; to open it must not tokenise the text again."""
+    monkeypatch.setattr(text, "BATCH", 2)
     config = TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, max_length=32)
     tokenizer = prepare_text(config, SILENT).tokenizer
     made = {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
@@ -53,7 +57,7 @@ def test_tokenised_once_and_exactly(tmp_path: Path, cache: Path) -> None:
             expected = [token for t in tokenizer.encode(texts) for token in (*t, tokenizer.end)]
             found = getattr(prepared, split)
             assert found.tolist() == expected and found.dtype == np.uint16
-        assert prepared.text_bytes == sum(len(t.encode()) for t in texts)
+        assert prepared.text_bytes == sum(len(t.encode()) for t in texts) and len(texts) > 2
     assert made == {path: path.stat().st_mtime_ns for path in cache.rglob("*.bin")}
 
 
@@ -69,6 +73,15 @@ def test_the_cache_knows_what_changed(tmp_path: Path) -> None:
     held = [prepare_text(replace(config, validation_fraction=share), SILENT).validation
             for share in (0.05, 0.5)]  # fmt: skip
     assert len(held[0]) < len(held[1]) / 4
+    files = [text.window_count_file(*its) for its in (
+        (config, 8), (config, 9), (other, 8), (replace(config, validation_fraction=0.5), 8),
+    )]  # fmt: skip
+    assert len({*files}) == 4
+    for streaming in (False, True):  # a tokenizer without a mask is in the cache
+        shown = {"vocab_size": 300, "max_length": 8, "streaming": streaming}
+        for kind, masks in ((TextDataConfig, False), (MaskedTextDataConfig, True)):
+            tokenizer = prepare_text(kind(source=str(path), **shown), SILENT).tokenizer
+            assert (tokenizer.mask is not None) == masks
     for size in (280, 290):
         assert build_tokenizer("bpe", size, read(path)[0]).vocab_size == size
 
@@ -89,7 +102,21 @@ def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -
     assert stream.text_bytes == whole.text_bytes
 
 
-def test_validation_from_another_source(tmp_path: Path) -> None:
+def test_of_a_stream_only_the_head_is_read_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer and the validation set are of it; all of the text need not fit on a disk."""
+    monkeypatch.setattr(text, "STREAM_HEAD", 20)
+    path = corpus(tmp_path)
+    lines = [json.dumps({"text": f"{i} zyzzyva zyzzyva"}) for i in range(60)]
+    path.write_text("\n".join([path.read_text(), *lines]))
+    values = {"vocab_size": 300, "max_length": 8, "streaming": True, "validation_fraction": 0.25}
+    found = prepare_text(TextDataConfig(source=str(path), **values), SILENT)
+    assert (found.validation == found.tokenizer.end).sum() == 5
+    assert not any("zy" in piece for piece in found.tokenizer.pieces())
+
+
+def test_validation_from_another_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, held = corpus(tmp_path), tmp_path / "other.txt"
     held.write_text("held out – " * 20, encoding="utf-8")
     config = TextDataConfig(
@@ -99,6 +126,11 @@ def test_validation_from_another_source(tmp_path: Path) -> None:
     assert bytes(prepared.validation[:8].astype(np.uint8)) == b"held out"
     assert prepared.text_bytes == len(held.read_bytes())
     assert len(prepared.train) == sum(len(t.encode()) + 1 for t in read(path)[0])
+    held.write_text("changed text")
+    assert bytes(prepare_text(config, SILENT).validation[:-1].astype(np.uint8)) == b"changed text"
+    monkeypatch.setattr(ByteTokenizer, "vocab_size", 2**16 + 1)
+    large = prepare_text(replace(config, max_length=9, validation_source=str(path)), SILENT)
+    assert large.train.dtype == np.uint32
 
 
 def test_a_source_that_is_also_the_validation_source_is_tokenised_once(
@@ -188,6 +220,9 @@ def test_streaming_gives_every_window_once_an_epoch(tmp_path: Path, count: int) 
     first = [row.tobytes() for epoch, _, row in found if epoch == 0]
     tokens = sum(len(text) + 1 for text in documents)
     assert tokens // 16 - 4 <= len(first) <= tokens // 16 and len(set(first)) == len(first)
+    other = StreamedBlocks(lambda: iter(documents), Encoder(), 16, 4, 6, tmp_path / "other")
+    again = blocks.windows(0), blocks.windows(blocks.blocks or 0), other.windows(0)
+    assert len({b"".join(row.tobytes() for _, _, row in block) for block in again}) == 3
 
 
 def test_streamed_batches_are_a_function_of_the_step(tmp_path: Path) -> None:
