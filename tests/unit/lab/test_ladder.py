@@ -25,15 +25,20 @@ from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
 from magneto.lab.forecast import (
+    AT_EDGE,
+    BETWEEN,
+    ONE_SEED,
     PLATEAU,
     PRIORS,
     add_sensitivity,
     answer,
     compared,
+    expected_failures,
     forecast,
     limitations,
     sensitivity,
     sum_up,
+    trend,
 )
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
 from magneto.lab.ladder import (
@@ -123,6 +128,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found = loss + 0.05 * math.log(rate / best) ** 2 + noise
         lost = rate >= fails
         logit, top = 400.0 * (width / 64) ** (1.5 if placement == "pre" else 0.0), width / 64
+        logit *= 1 if rate == nearest(best) else 7  # only runs at the best rate are forecast
         layers = [
             {"attention_logit_max": logit, "activation_rms": 3 * top, "update_ratio": 0.01},
             {"attention_logit_max": 1.0, "activation_rms": top, "update_ratio": 0.03},
@@ -181,6 +187,8 @@ def test_known_laws_are_recovered_and_cells_are_few(
         "Forecast for width 1024, with 80 % intervals: Pre-LN has the lowest loss, "
     )
     assert "Worse: Sub-LN" in found["answer"][1]
+    assert found["answer"][2].startswith("Best learning rates of the others: Sub-LN 0.00")
+    assert found["answer"][3].startswith("Largest stable learning rates: Pre-LN ")
     assert [entry["size"] for entry in found["held_out"]].count(128) == 7
     trivial = [entry["trivial_rates"] for entry in found["held_out"] if "trivial_rates" in entry]
     assert trivial and all(way["off"] >= 1 for ways in trivial for way in ways.values())
@@ -223,9 +231,11 @@ def test_known_laws_are_recovered_and_cells_are_few(
     for row in both:
         low, value, high = (float(row[name]) for name in ("low", "value", "high"))
         assert 0 < low <= value <= high < 100 * low, row
-    (logit,) = (row for row in every if row["what"] == "attention_logit"
-                and (row["row"], row["size"]) == ("pre", "128"))  # fmt: skip
-    assert float(logit["low"]) * float(logit["high"]) == pytest.approx(float(logit["value"]) ** 2)
+    (part,) = (row for row in every if row["what"] == "update_to_bound"
+               and (row["row"], row["size"]) == ("pre", "128"))  # fmt: skip
+    ends = [math.log(float(part[end]) / math.sqrt(0.3)) for end in ("low", "value", "high")]
+    half = 1.2816 * math.log(1.2) / 2
+    assert ends == pytest.approx([-half, 0, half], abs=1e-4), "an 80 % interval"
     write_json(tmp_path / "forecast.json", found)
     checked = check_folder(tmp_path)
     assert not checked.wrong and checked.count > 200
@@ -253,7 +263,7 @@ def test_the_line_of_a_law_goes_through_what_follows_it(monkeypatch: pytest.Monk
 
 
 def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: list[str]) -> None:
-    ladder = climbed(tmp_path, [64, 128])
+    ladder = climbed(tmp_path, [64, 128], target=2048)
     kept = ladder.forecast_file(tmp_path, 128)
     first = min(p.stat().st_mtime_ns for p in tmp_path.glob("rungs/width-128/cells/*/outcome.json"))
     assert kept.stat().st_mtime_ns < first
@@ -262,10 +272,14 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
     assert saved["priors"]["loss"]["scatter"] == PRIORS["loss"].scatter and saved["commit"]
     count = len(invented)
     assert not missing_cells(tmp_path, ladder, 128)
+    assert collect_ladder(tmp_path, ladder, "")["complete"]
+    for more in ({"seeds": [1, 2, 3, 4]}, {"sizes": [64, 128, 256]}):
+        assert not collect_ladder(tmp_path, replace(ladder, **more), "")["complete"], more
     # Neither is a rung forecast anew, nor one by a smaller rung that is added later.
     found = collect_ladder(tmp_path, climbed(tmp_path, [32, 64, 96, 128], seeds=[1, 2, 3, 4]), "")
     assert kept.read_bytes() == before and len(set(invented)) == len(invented) > count
     assert not ladder.forecast_file(tmp_path, 64).exists() and found["sizes"] == [32, 64, 96, 128]
+    assert found["target"] == found["forecast"]["size"] == 1024, "another one than before"
     assert {entry["size"] for entry in found["held_out"]} == {96, 128}
     for message, more in (("another ladder: its rates", {"rates": [1e-3], "seeds": [1, 2, 3, 4]}),
                        ("its seeds differ", {"seeds": [4]})):  # fmt: skip
@@ -297,9 +311,15 @@ def test_the_first_update_of_one_layer_is_near_the_bound(monkeypatch: pytest.Mon
     )
     measured = [Update("pre", 1, seed, *how, (seed - 1.5) * size)
                 for seed in (1, 2) for how, size in SIZES.items()]  # fmt: skip
-    monkeypatch.setattr(ladders, "measure_growth", lambda *_, **__: measured)
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        ladders, "measure_growth", lambda *shape, **how: asked.append((shape, how)) or measured
+    )
     monkeypatch.setattr(ladders, "bounds_over", lambda *_: {"paper": [2.0], "first_order": [5.0]})
-    assert ladders.update_to_bound(recipe) == [0.25, 0.25]
+    wide = replace(recipe, model=recipe.model.at_width(96))
+    assert ladders.update_to_bound(wide) == [0.25, 0.25]
+    ((shape,), how) = asked[0]
+    assert (shape.width, how["stack"], how["depths"]) == (96, "encoder", [1])
 
 
 def scored(table: dict[tuple[float, int], float | str | None]) -> list[Scored]:
@@ -367,6 +387,8 @@ def test_a_budget_buys_steps() -> None:
     # Each kind of cell runs 24 times: 48 s besides the steps, and 1.2 s for each step.
     assert LEAST_STEPS <= fitted.fitted["training.steps"] == int((0.905 * 120 - 48) / 1.2) == 50
     assert fitted.seconds == {"64": 1.5, "128": 3.0}
+    sweep = replace(fitted, race=True).sweep(64, [])
+    assert (sweep.overrides["training.steps"], sweep.race, sweep.probed) == (50, True, True)
     warmup = load_recipe("causal-lm/tiny").training.warmup_steps
     assert fitted.fitted["training.warmup_steps"] == round(warmup * 50 / 60) > 0
     fewer = fit_budget(poor, training, timed, fewer_seeds=True)
@@ -400,7 +422,7 @@ def test_a_cell_is_timed_with_the_batches_that_are_scored(
 def test_what_the_budget_can_not_pay_is_left_out_until_it_is_larger(
     tmp_path: Path, invented: list[str]
 ) -> None:
-    seconds = {"64": 2.0, "128": 2.0}
+    seconds = {"64": 4.0, "128": 4.0}  # an estimate: each takes 2 s
     ladder = climbed(tmp_path, [64, 128], capacity=40.0, seconds=seconds)
     # Cells of 2 s; the rungs cost the same, so the first one leaves half to the second.
     assert [name.split()[0] for name in invented] == ["64"] * 10 + ["128"] * 10
@@ -408,6 +430,12 @@ def test_what_the_budget_can_not_pay_is_left_out_until_it_is_larger(
     assert any("The budget was too short" in line for line in lines)
     climbed(tmp_path, [64, 128], capacity=60.0, seconds=seconds)
     assert len(invented) == 30
+    # Nothing has run: a quarter of 40 s pays 10 runs of 1 s, and all of it 13 of 3 s.
+    wanted = [{RATE: rate, SEED: seed} for rate in range(10) for seed in (2, 1, 3)]
+    unequal = made([64, 128], capacity=40.0, seconds={"64": 1.0, "128": 3.0})
+    for size, seeds in ((64, [1] * 10), (128, [1] * 10 + [2] * 3)):
+        paid = ladders.afforded(tmp_path / "new", unequal, size, wanted)
+        assert [cell[SEED] for cell in paid] == seeds
     # A size that was added without a budget has no duration yet.
     climbed(tmp_path, [64, 128, 256])
     timed = {**seconds, "256": 2.0}
@@ -436,7 +464,8 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
     text = " ".join(collect_ladder(tmp_path, ladder, "")["limitations"])
     for words in ("fewer than three sizes (2), exponents", "8 times the largest trained size",
                   "One seed gives no measure of noise", "within 10% of the trivial baseline's",
-                  "Sub-LN at 64"):  # fmt: skip
+                  "loss: Sub-LN at 64, Sub-LN at 128. Such losses", "Sub-LN at 64, Sub-LN at 128, "
+                  "because the best rate is the largest at which every seed"):  # fmt: skip
         assert words in text, words
 
 
@@ -485,6 +514,7 @@ def test_mistakes_are_one_line(
          "stability"),
         ({3e-3: [2.6, 2.6], 1e-2: [2.5, 2.5], 3e-2: [2.7, None], 1e-1: [2.9]}, 2, 1e-2,
          "stability"),
+        ({1e-3: [3.0] * 2, 3e-3: [2.7] * 2, 1e-2: [2.5] * 2}, 2, 1e-2, "largest"),
         # A parabola through these losses would be negative at its minimum; a loss of 0 has no log.
         ({1e-3: [1.0] * 2, 3e-3: [1e-3] * 2, 1e-2: [0.2] * 2}, 2, 3e-3, ""),
         ({1e-3: [1.0] * 2, 3e-3: [0.0] * 2, 1e-2: [0.2] * 2}, 2, 3e-3, ""),
@@ -495,11 +525,14 @@ def test_a_best_rate_is_stable_and_its_loss_is_positive(
 ) -> None:
     shown = sum_up(cells("pre", table))
     assert shown is not None and (shown["seeds"], shown["edge"]) == (seeds, edge)
+    assert (shown["loss"]["error"] == ONE_SEED) == (seeds == 1)
     if best is None:
         assert 3e-3 < shown["best_rate"]["value"] < 3e-2 and shown["best_tried"] == 1e-2
     else:
         assert shown["best_rate"]["value"] == pytest.approx(best)
     if edge:
+        assert shown["best_rate"]["error"] == (BETWEEN if edge == "stability" else AT_EDGE)
+    if edge == "stability":
         assert (shown["largest_stable"], shown["next_failed"]) == (
             best,
             pytest.approx(3.2 * best, rel=0.1),
@@ -557,6 +590,10 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
     for low, claim in ((-0.1, "Possibly as good: Pre-LN"), (0.05, "Worse: Pre-LN")):
         rows["sub"]["gaps"]["pre"] |= {"low": low, "value": 0.1, "high": 0.3}
         assert claim in answer("width", 512, prediction, {"pre": [], "sub": []})[1]
+    rungs[0]["rows"]["sub"] = {"cells": []}
+    text = " ".join(limitations("width", 512, rungs, forecast(rungs, 512)))
+    assert "Sub-LN has no forecast, because it did not learn at width 32. " in text
+    assert "stable rate of Pre-LN is unknown, because no rate failed" in text
 
 
 def test_a_forecast_holds_inside_its_interval() -> None:
@@ -566,16 +603,40 @@ def test_a_forecast_holds_inside_its_interval() -> None:
     assert compared(law, 0.5)["off"] == pytest.approx(4)
 
 
+def test_failures_are_expected_where_a_law_reaches_its_limit() -> None:
+    """At width 256: a limit below, one above, one that is never reached, and a margin of rates."""
+    values = {"attention_logit": (4e4, 1), "embedding_gradient": (1e-9, -1), "update": (0.05, -1),
+              "top_rms": (2e5, -1), "update_to_bound": (9, 1), "rate": (4, -1)}  # fmt: skip
+    known = {name: {"value": value, "low": value / 2, "high": 3 * value, "exponent": exponent}
+             for name, (value, exponent) in values.items()}  # fmt: skip
+    margin, best = known.pop("rate"), {"value": 1e-3, "low": 5e-4, "high": 2e-3, "exponent": -0.5}
+    stable = {"value": 4e-3, "low": 4e-3, "high": 6e-3, "exponent": -1.5}
+    laws = {"measured": known, "best_rate": best, "stable_rate": stable}
+    rungs = [{"size": size, "adam_eps": eps} for size, eps in ((32, 4e-9), (64, 2e-9))]
+    found = expected_failures(rungs, laws, 256)
+    assert [(one["name"], one["size"], one["before_target"]) for one in found] == [
+        ("top_rms", 32, True), ("attention_logit", pytest.approx(64), True),
+        ("embedding_gradient", pytest.approx(128), True), ("rate", pytest.approx(1024), False),
+        ("update", None, False),
+    ]  # fmt: skip
+    assert margin.items() <= found[3].items()
+    for low, high, words in ((1, 2, "grows"), (-2, -1, "shrinks"), (-1, 1, "no clear trend")):
+        assert words in trend({"exponent_low": low, "exponent_high": high})
+
+
 def test_a_loss_above_the_initial_one_counts_as_the_initial_one() -> None:
-    cells = [{"seed": 1, "status": "finished", "initial_loss": 3.0, "loss": loss,
-              "learning_rate": rate} for rate, loss in ((1e-3, 2.0), (1e-2, 9.0))]  # fmt: skip
-    assert sensitivity(cells, 1, 1e-3, 1e-2) == pytest.approx(0.5)
+    """A diverged run counts with it too; runs of other seeds and of rates outside do not count."""
+    runs = ((1.0, None, 1), (1e-3, 2.0, 1), (1e-2, 9.0, 1), (3e-3, 0.1, 2), (1e-5, 0.5, 1))
+    cells = [{"seed": seed, "status": "finished" if loss else "diverged", "initial_loss": 3.0,
+              "loss": loss, "learning_rate": rate} for rate, loss, seed in runs]  # fmt: skip
+    # One decade from 2 to 3 and two decades at 3.
+    assert sensitivity(cells, 1, 1e-3, 1.0) == pytest.approx((2.5 + 2 * 3) / 3 - 2)
 
 
 def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:
     """Its losses hardly depend on the rate, so it would seem to be the least sensitive one."""
-    learned = [[1e-3, 3.0], [1e-2, 2.0]]
-    stuck = [[1e-3, 3.3], [1e-2, 3.3]]
+    learned = [[1e-4, 3.1], [1e-3, 3.0], [1e-2, 2.0]]
+    stuck = [[1e-3, 3.3], [1e-2, 3.3], [1e-1, 3.3]]
     rungs = []
     for losses in (learned, stuck):
         runs = [asdict(run) for run in scored({(rate, 1): loss for rate, loss in losses})]
@@ -583,4 +644,5 @@ def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:
         rungs.append({"size": len(rungs), "rows": {"pre": {"cells": runs, **found}}})
     add_sensitivity(rungs)
     assert rungs[0]["rows"]["pre"]["sensitivity"] == pytest.approx(0.5)
+    assert rungs[0]["rows"]["pre"]["sensitivity_over"] == [1e-3, 1e-2], "tested at both sizes"
     assert "sensitivity" not in rungs[1]["rows"]["pre"]

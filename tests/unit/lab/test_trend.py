@@ -68,6 +68,9 @@ def test_a_power_law_is_recovered() -> None:
     assert law["exponent"] == pytest.approx(-0.8, abs=1e-3)
     assert law["low"] < law["value"] < law["high"]
     assert law["exponent_low"] < -0.8 < law["exponent_high"]
+    noisy = fit_law([(size, value, 0.5) for size, value, _ in points], 2048, wide)
+    assert noisy["high"] / noisy["value"] > 1.5 > 1.01 > law["high"] / law["value"]
+    assert noisy["exponent_high"] - noisy["exponent_low"] > 0.3, "measurements have errors"
     assert reaches(law, 5 * 4096**-0.8, 2048) == pytest.approx(4096, rel=1e-2)
     gaps = [(size, -0.1 + 0.02 * math.log(size), 1e-4) for size in (64, 128, 256)]
     law = fit_law(gaps, 1024, wide, logs=False)
