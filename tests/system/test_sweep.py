@@ -9,6 +9,7 @@ import runpy
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,10 +27,12 @@ from magneto.lab.sweep import (
     delete_weights,
     end_if_learned,
     is_behind,
+    run_cell,
     run_cluster,
+    run_local,
     work,
 )
-from magneto.training.logging import read_rows
+from magneto.training.logging import TrainingResult, read_rows
 from tests.commands import answer, printed, refused, spelt, started, wait_until, written_at
 
 pytest.importorskip("sklearn")
@@ -219,6 +222,54 @@ def living_workers(folder: Path) -> list[str]:
     return found
 
 
+def test_a_cell_is_trained_on_its_workers_device_and_raced_once_at_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = replace(sweep(), race=True, probed=False, grid={**GRID, RATE: [1e-3], SEED: [5]})
+    open_sweep(tmp_path, grid)
+    asked: list[Any] = []
+    (cell, *_), end = grid.cells(), TrainingResult("finished", 9, {}, {}, None, "", 1.0)
+
+    def trained(task: Any, config: Any, run: Path, **how: Any) -> TrainingResult:
+        asked.append((config.device, how["seed"], how["resume"]))
+        of_run = {"config": SimpleNamespace(steps=9), "detector": SimpleNamespace(first=2.5)}
+        for step in (4, 5, 6):
+            how["hooks"][0].function(SimpleNamespace(step=step, **of_run))
+        (run / "metrics.jsonl").touch()
+        return end
+
+    monkeypatch.setattr("magneto.lab.sweep.train", trained)
+    monkeypatch.setattr("magneto.lab.sweep.is_behind", lambda *given: asked.append(given) or True)
+    monkeypatch.setattr("magneto.lab.sweep.end_if_learned", lambda state: asked.append(state.step))
+    (tmp_path / "cells" / cell.name).mkdir(parents=True)
+    assert run_cell(tmp_path, grid, cell, "cuda:7", lambda: False) == end
+    assert asked == [("cuda:7", 5, True), (tmp_path, grid, cell, 5), 5]
+    found = json.loads((tmp_path / "cells" / cell.name / "outcome.json").read_text())
+    assert (found["initial_loss"], found["raced_at"]) == (2.5, 5)
+    asked.clear()
+    run_cell(tmp_path, replace(grid, race=False), cell, None, lambda: False)
+    assert asked == [("cpu", 5, True)]
+
+
+def test_workers_share_the_gpus_and_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some cells may be left when the workers have ended."""
+    done, begun = tmp_path / "cells" / sweep().cells()[0].name, list[tuple]()
+    done.mkdir(parents=True)
+    (done / "outcome.json").write_text('{"status": "finished", "step": 12}')
+
+    def begin(command: list[str], *, env: dict[str, str], **_: Any) -> Any:
+        begun.append((*command[3:], env["OMP_NUM_THREADS"]))
+        return SimpleNamespace(poll=lambda: 0, wait=lambda: 0, returncode=len(begun) % 2)
+
+    monkeypatch.setattr("magneto.lab.sweep.devices", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    monkeypatch.setattr("subprocess.Popen", begin)
+    assert not run_local(tmp_path, sweep(), 3, lambda *counts: begun.append(counts))
+    assert begun == [*[(str(tmp_path), f"cuda:{index}", "2") for index in (0, 1, 0)], (1, 2)]
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 @pytest.mark.parametrize(
     "number",
@@ -335,16 +386,21 @@ def test_a_run_behind_is_stopped_if_it_has_learned(
 
 
 def test_a_run_that_can_not_be_best_is_behind(tmp_path: Path) -> None:
-    """Two runs on one side must be ahead of it, the further one most, and beyond noise."""
-    grid = Sweep("causal-lm/tiny", {}, {PLACEMENT: ["pre"], RATE: [1e-3, 3e-3, 1e-2], SEED: [1]})
-    slow, middle, fast = grid.cells()
+    """Two runs on one side must be ahead of it, the further one most, and beyond noise.
+
+    Runs of other rows and seeds, and steps before half of the present one or after it, don't count.
+    """
+    rates = {RATE: [1e-3, 3e-3, 1e-2]}
+    grid = Sweep("causal-lm/tiny", {}, {PLACEMENT: ["pre", "sub"], SEED: [1, 2], **rates})
+    slow, middle, fast = own = grid.cells()[:3]
 
     def log(levels: tuple[float, float, float], noise: float = 0.01) -> None:
-        for cell, level in zip(grid.cells(), levels, strict=True):
+        for cell, level in zip(own, levels, strict=True):
             run = tmp_path / "cells" / cell.name
             run.mkdir(parents=True, exist_ok=True)
             chance = random.Random(cell.name)
-            rows = [{"step": 10 * i, "loss": level + noise * chance.gauss(0, 1)} for i in range(11)]
+            rows = [{"step": 10 * i, "loss": (level if 3 <= i <= 5 else 9 - level)
+                     + noise * chance.gauss(0, 1)} for i in range(11)]  # fmt: skip
             (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     log((2.5, 2.6, 2.8))
