@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from magneto.lab.probe import LIMITS, LayerReading, Probe, attention_logits, first_trouble
+from magneto.lab.probe import (
+    LIMITS,
+    LayerReading,
+    LayerRecorder,
+    Probe,
+    attention_logits,
+    first_trouble,
+)
 from magneto.lab.update import effective_scales, theory_of
 from magneto.nn.attention import build_mask
 from magneto.nn.config import TransformerConfig
@@ -62,15 +69,21 @@ def test_readings_by_hand() -> None:
 
 
 def test_attention_by_hand() -> None:
-    """The recomputed attention equals torch's; the first row has one key only."""
-    query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
-    mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
-    bias = torch.randn(1, 2, 4, 4)
-    logits, allowed = attention_logits(query, key, mask, bias, rows=slice(2))
+    """The recomputed attention equals torch's; the first row has one key only.
+
+    Two heads of queries share keys, and samples differ in their padding and biases.
+    """
+    query, key, value = (torch.randn(2, heads, 4, 8) for heads in (4, 2, 2))
+    padded = torch.tensor([[True] * 4, [True] * 3 + [False]])
+    mask = build_mask(padded, torch.zeros(2, 4, 16), 0, True)
+    bias = torch.randn(2, 4, 4, 4)
+    logits, allowed = attention_logits(query, key, mask, bias, rows=slice(1, 2))
     probabilities = logits.masked_fill(~allowed, -math.inf).softmax(-1)
     added = bias + torch.full((4, 4), -math.inf).triu(1)
+    added = added.masked_fill(~padded[:, None, None], -math.inf)
+    key, value = (part.repeat_interleave(2, 1) for part in (key, value))
     attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=added)
-    torch.testing.assert_close(probabilities @ value, attended)
+    torch.testing.assert_close(probabilities @ value[1:], attended[1:])
 
     model = decoder()
     seen = {}
@@ -88,6 +101,18 @@ def test_attention_by_hand() -> None:
     assert reading.attention_entropy == pytest.approx(entropy.mean().item(), rel=1e-5)
     share = entropy / torch.tensor([2.0, 3.0, 4.0]).log()
     assert reading.entropy_share == pytest.approx(share.mean().item(), rel=1e-5)
+
+
+def test_a_layer_has_the_largest_or_the_mean_of_its_modules_and_each_only_once() -> None:
+    model = decoder()
+    recorder, parts = LayerRecorder(model.layers[0], model), (torch.nn.Identity(), model)
+    for name in ("activation_max", "attention_logit_max", "attention_entropy", "entropy_share"):
+        for value, part in zip((1.0, 3.0), parts, strict=True):
+            recorder.keep(name, part, torch.tensor(value))
+    assert [value.item() for value in recorder.take().values()] == [3, 3, 2, 2]
+    assert recorder.take() == {}
+    inputs = torch.nn.ModuleList([torch.nn.Conv2d(3, 4, 2), torch.nn.Embedding(3, 4), model])
+    assert [part.numel() for part in Probe(inputs).embeddings] == [48, 4, 12]
 
 
 def test_padding_and_rows_that_see_nothing_do_not_count() -> None:

@@ -63,10 +63,12 @@ def test_a_resumed_run_has_each_row_once(small: Small, tmp_path: Path) -> None:
     assert [row["step"] for row in read_rows(tmp_path / PROBE_FILE)] == [2, 4, 6, 8]
 
 
+@pytest.mark.parametrize(("precision", "times"), [("fp32", 1), ("bf16", 0)])
 def test_a_trouble_is_said_once(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, times: int, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, lines = small(), list[str]()
+    """Half of fp16's range is no limit of bf16."""
+    made, lines = small(training__precision=precision), list[str]()
     monkeypatch.setattr(ProgressBars, "say", lambda bars, line: lines.append(line))
 
     class Large(ProbeHook):
@@ -78,7 +80,7 @@ def test_a_trouble_is_said_once(
 
     go(made, tmp_path, Large(2).hook)
     warnings = [line for line in lines if "exceeds half of fp16" in line]
-    assert len(warnings) == 1 and warnings[0].startswith("step 2: decoder.layers.1:")
+    assert [line[:24] for line in warnings] == ["step 2: decoder.layers.1"] * times
 
 
 def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> None:

@@ -76,16 +76,24 @@ def test_a_first_batch_without_targets_has_no_loss(
         found = real(*given)
         return Loss(found.total * 0, found.count * 0)
 
+    begun_and_ended: list[Any] = []
+    for name in ("begin_training", "end_step"):
+        monkeypatch.setattr(task, name, lambda *given: begun_and_ended.append(given))
     monkeypatch.setattr(task, "loss", untaught)
     model = initial_model(task, made.training, made.seed)
     run = short_run(task, model, made.training, seed=made.seed, steps=1)
     assert {tried.loss for tried in run.first_steps} == {0.0}
+    assert [given[0] is model for given in begun_and_ended] == [True] * 2, "as training calls them"
 
 
-def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(small: Small) -> None:
-    """Steps at the peak have neither warm-up nor decay."""
+def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps at the peak have neither warm-up nor decay, but the task's factors of the rate."""
     made = small(training__warmup_steps=0, training__steps=3)
     task = made.build_task()
+    monkeypatch.setattr(type(task), "rate_multipliers", lambda task, model: {
+        name: 0.25 for name, _ in model.named_parameters()})  # fmt: skip
     task.prepare()
     run = run_of(made, 1)
     steps = steps_at_peak(task, made.training, seed=made.seed, steps=4)
@@ -110,6 +118,10 @@ def test_it_stops_when_the_time_is_over_and_says_what_is_missing(small: Small) -
     assert found.status == "has not learned yet"
     assert found.steps <= 3 and found.of_steps == 10**6, "no time: hardly a step"
     assert found.baseline is not None and found.score is not None and found.threshold is not None
+    task = small().build_task()
+    task.prepare()
+    whole, first = (task.baseline(limit)[found.metric] for limit in (None, 1))
+    assert found.baseline == first != whole, "of the recipe's number of batches"
     assert found.score > found.threshold and "from the trivial baseline" in found.reason
     assert f"trivial baseline {found.baseline:.4g}" in found.text and 0 <= found.seconds < 60
     wild = small(training__steps=10**6, training__learning_rate=3.0, training__warmup_steps=0,
@@ -204,6 +216,9 @@ def test_changes_grow_with_the_width_but_not_by_maximal_update_parametrisation()
     for one, other in zip(plain[:2], scaled[:2], strict=True):
         assert one.exponent > 0.3 and abs(other.exponent) < FLAT
         assert one.initial[16] == other.initial[16] and one.change[16] == other.change[16]
+    later = load_recipe("image-classification/tiny", SIZES | {"training.warmup_steps": 300})
+    again = measure_coordinates(later, WIDTHS[:1], steps=2)
+    assert again[0].change[16] == plain[0].change[16], "steps are at the peak rate"
 
 
 def test_outputs_are_without_dropout_and_include_a_head_that_the_loss_does_not_call(

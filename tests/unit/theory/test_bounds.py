@@ -188,8 +188,9 @@ def test_wrong_use_is_named() -> None:
         bound("post", ones(4), form="telescoped")
     with pytest.raises(ValueError, match="alpha must be 1"):
         bound("sub", Scales.of(4, 1, 1, alpha=2.0))
-    for bad in (float("nan"), float("inf"), -1.0, 1e30):
-        with pytest.raises(ValueError, match="positive"):
-            Scales.of(2, bad, 1)
+    for bad in (float("nan"), float("inf"), -1.0, 0.0, 1e30):
+        for name, given in (("v", (bad, 1)), ("w", (1, bad)), ("alpha", (1, 1, bad))):
+            with pytest.raises(ValueError, match=rf"^{name} .*positive"):
+                Scales.of(2, *given)
     with pytest.raises(ValueError, match="one value per sublayer"):
         Scales((), ())
