@@ -107,6 +107,15 @@ def test_characters_are_few(tokenizer: str, labels: int) -> None:
     assert without_data(recipe)["model.vocab_size"] == labels
 
 
+def test_sizes_that_are_set_are_not_assumed() -> None:
+    for task, field, given in (
+        ("visual-question-answering", "answers", 7), ("image-modelling", "codes", 12),
+        ("text-classification", "classes", 3),
+    ):  # fmt: skip
+        found = without_data(load_recipe(f"{task}/tiny", {f"model.{field}": given}))
+        assert found.get(f"model.{field}", len(found.get("data.labels", ()))) == given
+
+
 def test_a_plan(capsys: Any) -> None:
     words = ["--gpus", "16", "--gpu-memory", "1", "--training.batch_size", "64"]
     found = answer(capsys, *SMALL, *words, "--model.layers", "2")

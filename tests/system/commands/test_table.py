@@ -20,7 +20,7 @@ from magneto.commands.table import (
 )
 from magneto.config import ConfigError
 from magneto.lab.grid import Sweep, cell_directory, open_sweep
-from magneto.lab.scores import name_of, read_runs, words
+from magneto.lab.scores import name_of, read_runs, row_of, words
 from magneto.recipe import load_recipe
 from tests.commands import answer, printed, refused
 
@@ -160,6 +160,8 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
         ({"training.steps": 9}, "steps"),
         ({"training.epochs": 9}, "epochs"),
         ({"training.weight_decay": 0.5, "seed": 1}, "weight_decay"),
+        ({"training.batch_size": 9}, "batch_size"),
+        ({"training.ema_decay": 0.5}, "ema_decay"),
     ):
         changes = {**post, "seed": 8, **change}
         other = run(tmp_path / message, {"metrics": {"accuracy": 0.8}}, **changes)
@@ -171,11 +173,14 @@ def test_all_columns_are_of_the_weights_that_are_asked_for(tmp_path: Path, capsy
     """The best, unless --weights names others."""
     result = {"metrics": {"accuracy": 0.7}, "best": {"step": 2, "value": 0.8}}
     folder = run(tmp_path / "run", result)
-    kept = {"metrics": {"accuracy": 0.5}, "weights": "best", "limit": None}
+    kept = {"metrics": {"accuracy": 0.5, "accuracy_half_width": 0.02}, "weights": "best",
+            "limit": None}  # fmt: skip
     (folder / "scores" / "a.json").write_text(json.dumps(kept))
     assert [(s.column, s.mean) for s in best_scores(read_runs([folder], IMAGES))] == [
         ("digits", 80), ("a", 50),
     ]  # fmt: skip
+    [measured] = read_runs([folder], IMAGES)
+    assert measured.other_scores["a"].half_width == pytest.approx(2), "in percent as the score"
     for change, message in (({"weights": "final"}, "final, not best"), ({"limit": 2}, "2 batches")):
         (folder / "scores" / "a.json").write_text(json.dumps(kept | change))
         with pytest.raises(ConfigError, match=message):
@@ -210,9 +215,18 @@ def test_other_tasks_are_refused(tmp_path: Path, folders: list[Path]) -> None:
 def test_sources_that_end_alike_are_apart(tmp_path: Path) -> None:
     for name in "ab":
         run(tmp_path / name, {"metrics": {"accuracy": 0.7}}, **{"data.source": f"{name}/photos"})
+        for kept in ("x", "photos"):
+            path = tmp_path / name / "scores" / f"{kept}.json"
+            path.write_text('{"metrics": {"accuracy": 0.5}}')
     found = read_runs([tmp_path / "a", tmp_path / "b"], IMAGES)
     assert [each.own for each in found] == ["a/photos", "b/photos"]
-    assert [each.own for each in read_runs([tmp_path / "b"], IMAGES)] == ["photos"]
+    assert [[*each.other_scores] for each in found] == [
+        [f"{name}/photos: {column}" for column in ("photos", "x")] for name in "ab"
+    ], "models of different data share no column"
+    [alone] = read_runs([tmp_path / "b"], IMAGES)
+    assert (alone.own, [*alone.other_scores]) == ("photos", ["photos: photos", "x"])
+    pair = load_recipe("translation/tiny", {"model.encoder_layers": 3, "model.decoder_layers": 2})
+    assert row_of(pair, False) == "Sub-LN, 3+2 layers"
     assert name_of("hf:ILSVRC/imagenet-1k") == "imagenet-1k"
 
 

@@ -18,12 +18,13 @@ from magneto.lab.grid import (
     open_sweep,
     read_sweep,
 )
+from magneto.lab.update import measure_growth, measured_shape
 from magneto.recipe import recipe_path
 
-GRID = {"model.placement": ["pre", "sub"], RATE: [1e-3, 1e-2, 1e-1, 1.0], SEED: [1]}
+GRID = {"model.placement": ["post", "pre", "sub"], RATE: [1e-3, 1e-2, 1e-1, 1.0], SEED: [1]}
 SWEEP = Sweep("image-classification/tiny", {}, GRID)
 # Accuracies of digits; the commonest class has about 0.1.
-TABLE = {"pre": [0.5, 0.9, 0.6, None], "sub": [0.6, 0.5, 0.4, 0.8]}
+TABLE = {"post": [None] * 4, "pre": [0.5, 0.9, 0.6, None], "sub": [0.6, 0.5, 0.4, 0.8]}
 
 
 def write(folder: Path, cell: Cell, accuracy: float | None) -> None:
@@ -48,21 +49,23 @@ def test_the_best_rate_and_its_neighbours_get_the_seeds(tmp_path: Path) -> None:
     found = {(v["model.placement"], v[RATE], v[SEED]) for v in grown.further}
     pre = {("pre", rate, seed) for rate in (1e-3, 1e-2, 1e-1) for seed in (2, 3)}
     assert found == pre | {("sub", rate, seed) for rate in (1e-1, 1.0) for seed in (2, 3)}
-    assert len(grown.cells()) == 8 + 10
+    assert len(grown.cells()) == 12 + 10
     fill(tmp_path, grown)
     assert with_more_seeds(tmp_path, grown, [1, 2, 3]) == grown
     found = collect(tmp_path, grown, "magneto compare")
-    assert (found["seeds"], found["seeds_near_best"], len(found["cells"])) == ([1], [2, 3], 18)
-    assert found["summary"][1]["best_learning_rate"] == 1.0 and found["metric"] == "accuracy"
+    assert (found["seeds"], found["seeds_near_best"], len(found["cells"])) == ([1], [2, 3], 22)
+    assert found["summary"][2]["best_learning_rate"] == 1.0 and found["metric"] == "accuracy"
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(recipe_path("image-classification/tiny").read_text())
-    placed = replace(grown, recipe=str(recipe), overrides={"model.pretrained": f"{tmp_path}/run"})
+    changes = {"model.pretrained": f"{tmp_path}/run", "training.evaluate_limit": 1}
+    placed, whole = replace(grown, recipe=str(recipe), overrides=changes), found["baseline"]
     found = collect(tmp_path, placed, f"magneto compare {recipe}")
+    assert found["baseline"] != whole, "that of the batches that are scored"
     assert found["config"]["model"]["pretrained"] == "run" and str(tmp_path) not in str(found)
     open_sweep(tmp_path / "out", grown)
     assert open_sweep(tmp_path / "out", SWEEP) == grown == read_sweep(tmp_path / "out")
     wider = replace(SWEEP, grid={**GRID, SEED: [1, 2, 3]})
-    assert len(open_sweep(tmp_path / "out", wider).cells()) == 24, "none twice"
+    assert len(open_sweep(tmp_path / "out", wider).cells()) == 36, "none twice"
 
 
 SMALL = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ffn_width": 32}
@@ -85,6 +88,11 @@ def test_each_placement_is_measured_once(tmp_path: Path, monkeypatch: pytest.Mon
     post, sub = (list(found["activations"][name].values()) for name in ("post", "sub"))
     assert post == pytest.approx([1, 1], abs=0.01) and sub[1] > sub[0] > 0
     assert len(found["updates"]) == 2 * 2 * 2 * 4
+    grid = sweep("post", "sub")
+    shape, plan = measured_shape(grid.load(grid.cells()[0]).model), {"stack": "encoder"}
+    known = measure_growth(shape, depths=(2, 4), seeds=(0, 1), samples=comparison.SAMPLES, **plan)
+    own = [update["value"] for update in found["updates"] if update["placement"] == "post"]
+    assert own == pytest.approx([update.value for update in known])
     assert {part["placement"] for part in found["growth"]} == {"post", "sub"}
 
     assert list(found["reasons"]) == ["post"], "only what failed is probed"

@@ -1,12 +1,17 @@
 """Outcomes of runs and summaries of placements, on grids with known conclusions."""
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from magneto.files import write_json
 from magneto.lab.answer import answer
-from magneto.lab.outcome import Judge, Scored, summarise, verdict
+from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, cell_directory
+from magneto.lab.outcome import Judge, Scored, outcome, score_cell, summarise, verdict
+from magneto.training.logging import TrainingResult
 from tests.unit.lab.invented import BASELINE, cell, cells
 
 
@@ -72,6 +77,8 @@ def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
     table = cells("sub", {1e-3: [4.0], 1e-2: [None]}, first=6.0)
     overfit = [replace(cell, loss=9.0) if cell.score else cell for cell in table]
     assert summarise(overfit, "sub", False).sensitivity == 0
+    two = cells("sub", {1e-3: [4.0, 3.0], 1e-2: [None, 4.0]}, first=6.0)
+    assert summarise(two, "sub", False).sensitivity == pytest.approx((1 + 0.5) / 2), "of each seed"
     blown = [c if c.score else Scored("sub", 1e-2, 0, "diverged", initial_loss=6.0) for c in table]
     assert summarise(blown, "sub", False).sensitivity == pytest.approx((0 + 2.0) / 2)
 
@@ -101,8 +108,26 @@ def test_a_rate_above_one_that_failed_is_not_stable() -> None:
     found = summarise(sub, "sub", False)
     assert (found.largest_stable_rate, found.next_rate, found.failed_there) == (1e-3, 1e-2, (1, 2))
     assert found.best_learning_rate == 1e-1 and found.best_beyond_stable
+    said = "Sub-LN has its best score at 0.1, above its largest stable rate."
+    assert said in answer([found], False, "loss")
 
 
 def test_a_rate_with_a_missing_run_is_neither_best_nor_stable() -> None:
     found = summarise(cells("sub", {1e-3: [4.0, 4.1], 1e-2: [3.0, "missing"]}), "sub", False)
     assert found.best_learning_rate == found.largest_stable_rate == 1e-3
+    text = " ".join(answer([found], False, "loss"))
+    assert "Sub-LN 0.001 (results missing at 0.01)" in text and "has its best score at" not in text
+
+
+def test_the_curve_is_of_validation_where_its_loss_is_the_score(tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": 4.0 - n} for n in (1, 2)]
+    rows += [{"step": n, "validation_loss": 4.5 - n} for n in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = TrainingResult("finished", 2, {"loss": 2.4, "accuracy": 0.9}, {}, None, "", 1.0)
+    place = Cell({PLACEMENT: "sub", RATE: 1e-3, SEED: 1})
+    write_json(cell_directory(tmp_path, place) / "outcome.json", outcome(result, tmp_path))
+    for metric, kind, curve in (("loss", "validation", [[1, 3.5], [2, 2.5]]),
+                                ("accuracy", "training", [[1, 3.0], [2, 2.0]])):  # fmt: skip
+        found = score_cell(tmp_path, place, Judge(metric, metric == "accuracy"))
+        assert (found.curve_of, found.curve, found.initial_loss) == (kind, curve, 3.0)
+        assert found.loss == 2.4

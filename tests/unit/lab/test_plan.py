@@ -116,6 +116,8 @@ def test_strategies_follow_the_cluster() -> None:
     found = {gpus: plan(1e3, gpus).strategies() for gpus in (1, 8, 12, 16)}
     assert found == {1: {"none": 1}, 8: {"ddp": 1, "fsdp": 8}, 12: {"ddp": 1, "fsdp": 12},
                      16: {"ddp": 1, "hybrid": 8, "fsdp": 16}}  # fmt: skip
+    # 64 examples in 4 micro-batches: the largest of a GPU, if some get one more than others.
+    assert [micro_batch(CONFIG, gpus, 4) for gpus in (1, 12, 99)] == [16, 2, 1]
 
 
 def test_the_largest_micro_batch_just_fits() -> None:

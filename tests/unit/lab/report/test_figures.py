@@ -99,8 +99,12 @@ def test_the_baseline_is_drawn_or_named_at_the_frame() -> None:
     assert "trivial baseline 6<" in scores_of(assemble(losses, Judge("loss", False, 6.0)))
     far = scores_of(assemble(losses, Judge("loss", False, 60.0)))
     assert "trivial baseline 60, above the frame" in far
-    assert "initial loss 8" in scores_of(assemble(losses, Judge("loss", False)))
+    other = cell("sub", 1e-1, 0, 4.5, first=5.5)  # the median of three
+    assert "initial loss 8" in scores_of(assemble([*losses, other], Judge("loss", False)))
     accuracy = cells("sub", {1e-3: [0.5], 1e-2: [0.6]})
+    assert "initial loss" not in scores_of(assemble(accuracy, Judge("accuracy", True)))
+    stuck = assemble(cells("sub", {1e-3: [7.9]}), Judge("loss", False, 7.5))
+    assert "no run learned" in scores_of(stuck)
     assert "trivial baseline 0.1, below" in scores_of(
         assemble(accuracy, Judge("accuracy", True, 0.1))
     )

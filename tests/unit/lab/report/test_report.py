@@ -100,6 +100,12 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
                  "loss 7.8 on the same data. A run learned if it ends below 7.644"):  # fmt: skip
         assert part in words, part
     assert not re.search(r"\b1e-[23]\b", words)  # one notation for rates
+    rows = re.findall(r"<tr.*?</tr>", (made / "report.html").read_text(), re.DOTALL)
+    # By these a click sorts the summary and the grid.
+    keys = [re.findall(r'data-key="([\d.]*)"', row) for row in rows if "Keel<" in row][:2]
+    assert [keys[0][1:5], keys[0][6], keys[1][1:]] == [
+        ["0.01", "5.32", "", "0.001"], "4", ["", "5.32", ""],
+    ]  # fmt: skip
 
 
 def test_every_placement_is_in_every_figure_it_has_values_for(made: Path) -> None:
@@ -202,7 +208,11 @@ def test_without_measurements_or_results(tmp_path: Path, without_rendering: None
     rates = known["learning_rates"]
     grid = [cell(name, rate, 1, "missing") for name in SCORES for rate in rates]
     bare = assemble(grid, Judge("loss", False))
-    words = words_of(write_report(bare, tmp_path).read_text())
+    page = write_report(bare, tmp_path, downloads=False).read_text()
+    assert 'href="figures/' not in page and {*tmp_path.iterdir()} == {
+        tmp_path / f"report.{kind}" for kind in ("html", "md", "csv")
+    }  # fmt: skip
+    words = words_of(page)
     assert "There is no result yet." in words and "12 of 12 runs have no result yet" in words
     assert "no result yet" in words and "trivial baseline" not in words
 
@@ -215,6 +225,11 @@ def test_rows_that_are_equal_as_shown_are_all_marked_and_a_row_alone_is_not() ->
     alone = assemble([cell("sub", 1e-3, seed, 5.5 + seed / 10) for seed in (1, 2)], JUDGE)
     assert "**Sub-LN**" not in as_markdown(alone)
     assert "**Sub-LN has its best score: loss 5.65" in as_markdown(alone)
+    assert "Significance is" not in as_markdown(alone)
+    accuracies = [cell(name, 1e-3, 1, at) for name, at in (("sub", 0.9), ("pre", 0.8))]
+    text = as_markdown(assemble(accuracies, Judge("accuracy", True, 0.5)))
+    assert "**Sub-LN**" in text and text.count("**0.9000**") == 1 and "higher is better" in text
+    assert "**Pre-LN**" not in text and "if it ends above 0.51 " in text
 
 
 SCRIPT = """<script>
