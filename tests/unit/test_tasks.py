@@ -34,6 +34,8 @@ def test_bits_per_byte_counts_all_nats_over_all_bytes(counting: Path) -> None:
     task = language_task(counting)
     metrics = measured(task, taught(task, 1))
     assert task.loss(task.build_model(), task.dummy_batch(3)).units == 3 * 48
+    firsts = [task.train_stream(3, seed).batch(0)[0]["tokens"] for seed in (1, 1, 2)]
+    assert torch.equal(*firsts[:2]) and not torch.equal(*firsts[1:])
     tokens, size = len(task.text.validation), task.text.text_bytes
     assert tokens > size  # one end token a document
     expected = metrics["loss"] / torch.tensor(2.0).log().item() * tokens / size

@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import save_file
 
 from magneto.data.stream import evaluation_order
-from magneto.data.tokenizer import ByteTokenizer
+from magneto.data.tokenizer import ByteTokenizer, train_bpe
 from magneto.fields import field_types, free_fields
 from magneto.files import MANIFEST, fingerprint, write_json
 from magneto.language.classification import (
@@ -144,6 +144,8 @@ def test_hidden_tokens_are_others_each_time_and_never_what_frames_a_text(tmp_pat
         masks.append(changed[np.argsort(hidden.plan(epoch)[:, 1])])
     assert masks[0].shape == masks[1].shape and not torch.equal(*masks[:2])
     assert not torch.equal(masks[0], masks[2])
+    orders = [some.train_stream(count, seed).plan(0)[:, 1] for seed in (1, 2)]
+    assert not np.array_equal(*orders)
     assert len(masks[0].unique(dim=0)) > 100  # of two texts of 1 to 5 letters there are 25
     assert torch.equal(some.validation.batch(np.arange(9), 0)["tokens"],
                        whole.validation.batch(np.arange(9), 0)["tokens"])  # fmt: skip
@@ -179,6 +181,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         pairs(path, {"classes": 3}).prepare()
     with pytest.raises(ValueError, match=r"data\.max_length \(24\) is above"):
         pairs(path, {"positions": "learned", "max_length": 8}).prepare()
+    train_bpe(["of no matter"] * 9, 270, tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match=r"data\.token_dropout needs a tokenizer with a mask"):
+        pairs(path, tokenizer=str(tmp_path / "tokenizer.json"), token_dropout=0.1).prepare()
 
 
 def test_a_baseline_needs_no_length(tmp_path: Path) -> None:
@@ -290,6 +295,9 @@ def test_wrong_fields_are_answered() -> None:
         with pytest.raises(ValueError, match=f"{name} must be {least} "):
             config(**{name: least - 1})
     assert ClassificationDataConfig(glue="mrpc", metric="f1").primary_metric == "f1"
+    metrics = {name: ClassificationDataConfig(glue=name).primary_metric for name in GLUE}
+    others = {"cola": "matthews", "stsb": "pearson"}
+    assert metrics == {**dict.fromkeys(GLUE, "accuracy"), **others}
     with pytest.raises(ValueError, match="'f1' does not apply to target 'number'"):
         ClassificationDataConfig(glue="stsb", metric="f1")
     with pytest.raises(ValueError, match="builtin:word-order"):

@@ -104,6 +104,7 @@ def load(suite: str, where: Path) -> SuiteQuestions:
 def test_splits_are_told_from_names(tmp_path: Path) -> None:
     write(tmp_path / "winogrande_1.1" / "train_xl.jsonl", *[GRANDE] * 3)
     write(tmp_path / "winogrande_1.1" / "dev.jsonl.gz", GRANDE)
+    write(tmp_path / "winogrande_1.1" / "test.jsonl", GRANDE, GRANDE)  # whose answers are unknown
     write(tmp_path / "other" / "wsc285.jsonl", HUB, SHE)
     write(tmp_path / "other" / "wsc273.jsonl", HIS)
     found = load("winogrande", tmp_path)
@@ -130,6 +131,17 @@ def test_storycloze_is_asked_on_test_and_shown_from_validation(tmp_path: Path, e
     next(tmp_path.glob("*_test__*")).unlink()
     found = load("storycloze", tmp_path)
     assert (len(found.items), found.pool) == (1, None), "a question would be its own demonstration"
+
+
+def test_splits_of_the_hub(tmp_path: Path) -> None:
+    pytest.importorskip("datasets").disable_progress_bars()
+    for split, count in (("train", 2), ("validation", 1), ("test", 3)):
+        write(tmp_path / f"{split}.jsonl", *[GRANDE] * count)
+    source = f"hf:{tmp_path}"
+    for given, asked in ((source, 1), (f"{source}::test", 3)):
+        found = load_questions(SUITES["winogrande"], given)
+        assert (len(found.items), len(found.pool or [])) == (asked, 2)
+        assert found.pool_source.endswith(", train")
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

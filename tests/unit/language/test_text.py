@@ -175,8 +175,8 @@ def test_too_little_text(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     for name, count in (("train", 300), ("valid", 1)):
         (tmp_path / "whole" / f"{name}.txt").write_text("Some words. " * count)
-    config = TextDataConfig(source=str(tmp_path / "whole"), tokenizer="bytes", max_length=64)
-    with pytest.raises(ValueError, match=r"13 validation tokens.* of 64. Give more text"):
+    config = TextDataConfig(source=str(tmp_path / "whole"), tokenizer="bytes", max_length=13)
+    with pytest.raises(ValueError, match=r"13 validation tokens.* of 13. Give more text"):
         prepare_text(config, SILENT)
     (tmp_path / "b.jsonl").write_text('{"words": "a b"}\n' * 9)
     config = TextDataConfig(source=str(tmp_path / "b.jsonl"), tokenizer="bytes")

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -234,11 +235,26 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
     assert read(none)[1] == audio.header_seconds(str(none))[1] == read(tmp_path)[1] == audio.MISSING
 
 
+@pytest.mark.parametrize("library", ["soundfile", "soxr"])
+def test_a_missing_library_is_no_problem_of_a_recording(
+    tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.wav")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ModuleNotFoundError, match="speech"):
+        audio.read_sound(str(path), 8000)
+    with pytest.raises(ModuleNotFoundError, match="speech"):
+        list(audio.sound_pieces(path, 8000, pytest.fail))
+    if library == "soundfile":
+        with pytest.raises(ModuleNotFoundError, match="speech"):
+            audio.header_seconds(str(path))
+
+
 def test_silence_and_non_finite_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     soundfile.write(path, 0 * TONE, 16000)
     assert read(path)[1] == audio.SILENCE
-    soundfile.write(path, -np.abs(TONE), 16000)
+    soundfile.write(path, -np.abs(TONE) * 2.0**-14, 16000)  # a step of 16 bits
     assert read(path)[1] == ""
     broken = TONE.copy()
     broken[[5, 100]] = np.inf, np.nan

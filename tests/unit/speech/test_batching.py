@@ -31,7 +31,7 @@ from tests.unit.speech.small import DATA, FEW
 from tests.unit.speech.wavs import tone, write
 
 TEXTS = [f"number {n} of {n * 7} it's said" for n in range(300)]
-SIZES = {"characters": 0, "bpe": 300, "bytes": 0}
+SIZES = {"characters": 0, "bpe": 300, "sentencepiece": 300, "bytes": 0}
 
 
 def made(tokenizer: str, texts: list[str] = TEXTS) -> SpeechVocabulary:
@@ -41,8 +41,9 @@ def made(tokenizer: str, texts: list[str] = TEXTS) -> SpeechVocabulary:
 
 @pytest.mark.parametrize("tokenizer", SIZES)
 def test_texts_come_back(tmp_path: Path, tokenizer: str) -> None:
-    pytest.importorskip("tokenizers")
+    pytest.importorskip("tokenizers" if tokenizer != "sentencepiece" else tokenizer)
     vocabulary = made(tokenizer)
+    assert vocabulary.size == 1 + (SIZES[tokenizer] or vocabulary.tokenizer.vocab_size)
     labels = vocabulary.encode(TEXTS)
     assert min(each.min() for each in labels) > 0
     assert max(each.max() for each in labels) < vocabulary.size == len(vocabulary.pieces())
@@ -76,8 +77,9 @@ def test_characters_are_learnt() -> None:
 
 SYNTHETIC = SyntheticConfig(train_utterances=24, validation_utterances=7, words=(1, 2))
 CONFIG = SpeechDataConfig(
-    tokenizer="bytes", sample_rate=8000, max_duration=4.0, max_frames=500, synthetic=SYNTHETIC
-)
+    tokenizer="bytes", sample_rate=8000, max_duration=4.0, max_frames=500, synthetic=SYNTHETIC,
+    block=13,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +131,20 @@ def epoch_of(stream: BatchStream, count: int) -> list[SpeechBatch]:
     raise AssertionError
 
 
-def test_an_epoch_has_every_utterance_once(prepared: PreparedSpeech) -> None:
+def test_an_epoch_has_every_utterance_once(
+    prepared: PreparedSpeech, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In blocks, whose groups are mixed; each utterance is varied by its own integers."""
+    drawn: list[tuple[int, ...]] = []
+    monkeypatch.setattr(Augmentation, "features",
+                        lambda self, features, seed: drawn.append(seed) or features)  # fmt: skip
     stream, every = prepared.train_stream(1, 1), sorted(prepared.splits.train.values("id"))
     groups = epoch_of(stream, 48)
     two = [id for batch in groups for id in batch.ids]
     assert sorted(two[:24]) == sorted(two[24:]) == every and two[:24] != two[24:]
+    assert {*drawn} == {(1, epoch, number) for epoch in (0, 1) for number in range(24)}
+    lengths = [batch.features.shape[1] for batch in groups]
+    assert (np.diff(lengths) < 0).sum() > 4  # of two epochs of two blocks, each by length
     other = [id for batch in epoch_of(prepared.train_stream(1, 2), 24) for id in batch.ids]
     assert other != two[:24]
     assert all(batch.cells <= CONFIG.max_frames for batch in groups if len(batch.ids) > 1)

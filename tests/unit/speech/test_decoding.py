@@ -1,5 +1,6 @@
 """Searches against plain ones and enumeration; alone as in a batch, in parts as at once."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
 
@@ -81,11 +82,15 @@ def test_it_is_plain_greedy_decoding(predictor: str, most: int, ahead: int) -> N
     model = small_model(3, predictor=predictor)
     encoded, lengths = features(LENGTHS)
     found = GreedySearch(most, ahead)(model, encoded, lengths)
+    narrow = ModifiedBeamSearch(width=1)(model, encoded, lengths)
     emitted = 0
     for row, (length, hypotheses) in enumerate(zip(LENGTHS, found, strict=True)):
         expected = plain_greedy(model, encoded[row, :length], most)
         assert (hypotheses[0].labels, hypotheses[0].frames) == (expected.labels, expected.frames)
         assert hypotheses[0].score == pytest.approx(expected.score, abs=1e-3)
+        if most == 1:  # then a beam of one hypothesis is the same search
+            near = pytest.approx(expected.score, abs=1e-3)
+            assert narrow[row] == [Hypothesis(expected.labels, expected.frames, near)]
         emitted += len(expected.labels)
     assert emitted > 5
 
@@ -99,9 +104,17 @@ def test_one_label_per_frame_is_exact_where_nothing_is_cut(predictor: str, seed:
     model = small_model(seed, predictor=predictor, vocab_size=4)
     encoded, lengths = features([3, 2], seed)
     search = ModifiedBeamSearch(width=WHOLE, count=WHOLE)
+
+    def dear(labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Each label costs 2 nats, and blank, which is not asked about, 99."""
+        return torch.tensor([[-99.0, -2.0, -2.0, -2.0]]).expand(len(labels), -1)
+
+    fused = replace(search, fusion=dear, fusion_weight=0.25)(model, encoded, lengths)
     for row, found in enumerate(search(model, encoded, lengths)):
         expected = every_score(model, encoded[row, : lengths[row]])
         assert {tuple(h.labels): h.score for h in found} == pytest.approx(expected, abs=1e-4)
+        paid = {labels: score - 0.5 * len(labels) for labels, score in expected.items()}
+        assert {tuple(h.labels): h.score for h in fused[row]} == pytest.approx(paid, abs=1e-4)
         ranked = [h.score / (len(h.labels) + 1) for h in found]
         assert ranked == pytest.approx(sorted(ranked, reverse=True))
 

@@ -25,6 +25,7 @@ from magneto.speech.long_audio import (
     Transcriber,
     Word,
     add_window,
+    merge_words,
     split_windows,
     timed_words,
 )
@@ -173,6 +174,23 @@ def test_several_recordings_in_any_batches() -> None:
         every.append({key: [word.text for word in found] for key, found in words.items()})
     assert every[0] == every[1]
     assert every[0].keys() == set(range(5)) and every[0][0] == every[0][2] == []
+
+
+def test_words_of_later_windows_have_their_times_in_the_recording() -> None:
+    """Windows of 1.5 s begin every 1.2 s; what is heard in each is put together by hand."""
+    made = Transcriber(transcriber().model, VOCABULARY, DATA, GreedySearch(2), 1.5)
+    sound, words = noise(3.5, 1), []
+    for number, window in enumerate(split_windows([sound], 12_000, 2400)):
+        start, best = 1.2 * number, made.hypotheses([window])[0][0]
+        its = timed_words(best, VOCABULARY, 0.04, start)
+        words = merge_words(words, its, start, start + 0.3) if number else its
+    assert number == 2 and words[-1].end > 2.7
+    parts = [*made.transcribe([[sound], [sound]])]
+    for recording in (0, 1):
+        its = [word for part in parts if part.recording == recording for word in part.words]
+        assert [word.text for word in its] == [word.text for word in words]
+        times = [(word.start, word.end) for word in words]
+        assert np.array([(word.start, word.end) for word in its]) == pytest.approx(np.array(times))
 
 
 def test_sound_is_not_held() -> None:

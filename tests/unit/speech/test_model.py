@@ -135,6 +135,20 @@ def test_what_is_held_fixed_learns_nothing_from_the_intermediate_loss() -> None:
     assert (mine[lowest] - theirs[lowest]).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("predictor", ["lstm", "stateless"])
+def test_a_predictor_drops_embeddings_of_unit_variance(predictor: str) -> None:
+    model = small_model(predictor=predictor, predictor_dropout=0.5, vocab_size=200).train()
+    made = model.predictor
+    assert made.embedding.weight.std().item() == pytest.approx(1, rel=0.1)
+    read: list[Tensor] = []
+    reader = made.lstm if predictor == "lstm" else made.conv
+    reader.register_forward_pre_hook(lambda module, given: read.append(given[0]))
+    made(torch.arange(1, 200)[None])
+    assert (read[0] == 0).float().mean().item() == pytest.approx(0.5, abs=0.05)
+    if predictor == "lstm":
+        assert made.lstm.dropout == 0.5  # between its layers
+
+
 def test_the_papers_models_are_as_large_as_it_says() -> None:
     """140M and, with half of the layers, 80M in the paper; 5000 subwords and blank."""
     config = TransducerConfig(

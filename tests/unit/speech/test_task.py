@@ -59,7 +59,18 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (SpeechDataConfig, {"source": "builtin:digits"}, "unknown built-in speech 'builtin:digits'."),
     (SpeechDataConfig, {"augmentation": {"noise_snr": [3, 2]}}, "noise_snr must be a minimum and"),
     (TransducerConfig, {"intermediate_layers": [11]}, "below the last layer (11)"),
+    (SpeechDataConfig, {"features": {"low_frequency": 8000}}, "must be below the upper edge"),
+    (SpeechDataConfig, {"augmentation": {"speeds": []}}, "speeds must have at least one number"),
+    (SpeechDataConfig, {"synthetic": {"words": [3, 2]}}, "words must be a minimum and"),
+    (SpeechDataConfig, {"synthetic": {"snr": [3, 2]}}, "snr must be a minimum and"),
     (TransducerConfig, {"kl_weight": 0.2}, "need intermediate_layers"),
+    (TransducerConfig, {"intermediate_weight": 0.2}, "need intermediate_layers"),
+    (TransducerConfig, {"mel_bins": 42}, "mel_bins (42) must be a multiple of 4"),
+    (
+        TransducerConfig,
+        {"encoder_layers": 3, "decoder_layers": 3},
+        "encoder_layers does not apply to a transducer",
+    ),
 ]
 
 
@@ -95,7 +106,8 @@ def test_padding_is_told_and_no_utterance_is_left_out_of_evaluation() -> None:
     (group, *_) = task.train_stream(1, 1).batch(0)[0]
     found = task.loss(model, [group])
     share = float(found.logs["padding"] / found.count)
-    assert share == pytest.approx(1 - group.frames / group.features[..., 0].numel())
+    assert share == pytest.approx(1 - group.frames / group.features[..., 0].numel()) and share > 0
+    assert found.units == group.frames == group.feature_lengths.sum()
     batch: SpeechBatch = task.validation_batches()[0]
     count = len(batch.ids)
     weights, features = batch.weights.clone(), batch.features.clone()
