@@ -53,6 +53,16 @@ def tiled(*given: Tensor, tile: int = 10) -> Tensor:
     return joiner_transducer_loss(*given, targets(), FRAMES, LABELS, tile=tile)
 
 
+def with_blank_2(*given: Tensor) -> tuple[Tensor, ...]:
+    """Move the tokens of the vocabulary by 2; return features, output layer and targets."""
+    moved = (tensor.roll(2, 0) for tensor in given[2:])
+    return (*given[:2], *moved, (targets() + 2) % VOCABULARY)
+
+
+def rolled(*given: Tensor) -> Tensor:
+    return joiner_transducer_loss(*with_blank_2(*given), FRAMES, LABELS, 2)
+
+
 Form = Callable[..., Tensor]
 
 
@@ -102,7 +112,7 @@ def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: fl
 
 
 # Cells: one frame, two frames of one utterance, one utterance, two, all.
-FORMS = [plain, permuted, *(partial(tiled, tile=n) for n in (1, 11, 30, 61, 1000))]
+FORMS = [plain, permuted, rolled, *(partial(tiled, tile=n) for n in (1, 11, 30, 61, 1000))]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -287,7 +297,7 @@ def test_long_utterances_are_exact_to_rounding(
 @pytest.mark.parametrize("tile", [1, 1000])
 def test_alignments_are_those_of_all_paths_enumerated(tile: int) -> None:
     given = features()
-    found = transducer_alignment(*given, targets(), FRAMES, LABELS, tile=tile)
+    found = transducer_alignment(*with_blank_2(*given), FRAMES, LABELS, 2, tile=tile)
     for number, each in enumerate(utterances(*given)):
         known = {frames: score.item() for frames, score in paths(*each).items()}
         best, total = max(known, key=known.__getitem__), -enumerated(*each).item()

@@ -195,10 +195,10 @@ def test_nothing_is_left_behind() -> None:
 def test_words_of_a_pair_look_at_its_image_too() -> None:
     """The softmax of the products of queries and keys of both experts, by hand."""
     model = multiway()
-    vision, language = torch.randn(5, 32), torch.randn(3, 32)
-    shares = model.attention_weights(vision, language, pack([5], [3]), 0)
-    block = model.layers[0].self_attention
-    experts = zip(block.experts.values(), (vision, language), strict=True)
+    given = torch.randn(5, 32), torch.randn(3, 32), pack([5], [3])
+    shares = model.attention_weights(*given, 1)
+    block, (streams,) = model.layers[1].self_attention, model.features(*given, [0])
+    experts = zip(block.experts.values(), streams, strict=True)
     heads = torch.cat([expert.attention.project(expert.before(x)) for expert, x in experts])
     query, key, _ = heads.transpose(0, 1).chunk(3)
     expected = (query @ key.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(-1)

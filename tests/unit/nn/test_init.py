@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from magneto import PLACEMENTS, Decoder, Encoder, EncoderDecoder, TransformerConfig
-from magneto.nn.embedding import PatchProjection
+from magneto.nn.embedding import PatchProjection, TextEmbedding
 from magneto.nn.init import (
     NORMAL_STD,
     NormalLinear,
@@ -60,6 +60,9 @@ def test_std_by_role(placement: str, key_value_heads: int | None) -> None:
     model = EncoderDecoder(cfg)
     check_stack(model.encoder, cfg, "encoder")
     check_stack(model.decoder, cfg, "decoder")
+    shared = (key_value_heads or 8) * WIDTH // 8
+    for role in "kv":
+        assert weights(model.decoder)["cross_attention", role].shape == (4, shared, WIDTH)
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.LayerNorm):
             assert not module.bias.any()
@@ -97,7 +100,10 @@ def test_norms_have_the_configured_epsilon_and_bias() -> None:
     assert build_norm("layernorm", 8, config(bias=False)).bias is None is not plain.bias
 
 
-def test_heads_and_patches_have_a_std_of_their_own() -> None:
+def test_embeddings_positions_heads_and_patches_have_a_std_of_their_own() -> None:
+    positions = Encoder(config(layers=1, positions="learned")).position_embedding
+    for table in (positions.table, TextEmbedding(INNER, WIDTH, "sqrt_width").table):
+        assert table.weight.std().item() == pytest.approx(WIDTH**-0.5, rel=0.02)
     made = NormalLinear(WIDTH, INNER, True, 0.3), PatchProjection(3, 8, WIDTH)
     for module, std in zip(made, (0.3, xavier_std(192, WIDTH)), strict=True):
         assert module.weight.std().item() == pytest.approx(std, rel=0.02)

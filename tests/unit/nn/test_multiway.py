@@ -236,6 +236,13 @@ def test_samples_skip_a_branch_in_both_modalities() -> None:
     rates = [getattr(part.drop_path, "rate", 0.0) for layer in layers
              for part in (layer.self_attention, layer.feed_forward)]  # fmt: skip
     assert rates == pytest.approx([0, 0, 0.2, 0.2, 0.4, 0.4])
+    vision, language, packing = tokens(MIXED)
+    layer, given = multiway(drop_path=1 - 1e-7).layers[2].train(), (vision, language)
+    skipped = (
+        layer.self_attention(given, packing, packing.mask()),
+        layer.feed_forward(given, packing),
+    )
+    assert all(torch.equal(x, y) for each in skipped for x, y in zip(each, given, strict=True))
     places = multiway(dropout=0.1, embedding_dropout=0.3).dropout, multiway(dropout=0.1).dropout
     assert [place.p for place in places] == [0.3, 0.1]
 

@@ -102,6 +102,16 @@ def test_biases_of_transformer_xl_begin_alike_at_every_width() -> None:
     assert spreads[0] == pytest.approx(spreads[1], rel=0.15)
 
 
+def test_matrices_are_drawn_smaller_in_a_wider_model_whatever_their_base() -> None:
+    """Xavier's deviation depends on the width by itself."""
+    shape = {"layers": 1, "width": 32, "heads": 4, "ffn_width": 64, "base_width": 8}
+    for base, initial in (("xavier_uniform", 1.0), ("normal", 0.5), ("truncated_normal", 0.5)):
+        model = Encoder(TransformerConfig(**shape, init=base, parametrization="mup"))
+        scales = width_scales(model)
+        for name in ("self_attention.attention.qkv_proj", "feed_forward.mlp.fc2"):
+            assert scales[f"layers.0.{name}.weight"] == Scale(pytest.approx(initial), 0.25)
+
+
 def test_a_weight_with_two_scales_is_refused() -> None:
     shape = {"width": 32, "heads": 4, "ffn_width": 64, "parametrization": "mup"}
     with pytest.raises(ValueError, match=r"table\.weight and head\.weight are tied"):

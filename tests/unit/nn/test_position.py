@@ -19,6 +19,7 @@ def config(**changes) -> TransformerConfig:
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
 def test_buckets_are_t5s(kind: Any) -> None:
     """The authors' causal decoder builds them in both directions and never uses half."""
+    transformers = pytest.importorskip("transformers")
     modeling = pytest.importorskip("transformers.models.t5.modeling_t5")
     distance = torch.arange(-400, 401)[None]
     ours = kind(config(positions="t5")).position_embedding.bucket(distance)
@@ -26,6 +27,16 @@ def test_buckets_are_t5s(kind: Any) -> None:
         distance, bidirectional=kind is Encoder, num_buckets=32, max_distance=128
     )
     assert torch.equal(ours, theirs) and ours.max() == 31 and ours.min() == 0
+    shape = transformers.T5Config(num_heads=2, is_decoder=kind is Decoder)
+    attention = modeling.T5Attention(shape, has_relative_attention_bias=True)
+    table = kind(config(positions="t5")).position_embedding
+    with torch.no_grad():
+        attention.relative_attention_bias.weight.copy_(table.bias.weight.normal_())
+    expected = attention.compute_bias(9, 9)
+    for past in (0, 6):
+        assert torch.equal(
+            table(torch.zeros(1, 9 - past, 32), None, past)[1], expected[:, :, past:]
+        )
 
 
 def test_an_odd_width_ends_in_zeros() -> None:

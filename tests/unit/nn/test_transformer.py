@@ -109,9 +109,11 @@ def test_each_place_has_its_own_dropout_and_evaluation_none() -> None:
     assert (feed_forward.mlp.activation_dropout.p, model.dropout.p) == (0.3, 0.4)
     assert Encoder(small(dropout=0.1)).dropout.p == 0.1
     x = torch.randn(4, 5, 32)
-    assert not torch.equal(model(x), model(x))
-    model.eval()
-    assert torch.equal(model(x), model(x))
+    for place in ("dropout", "drop_path", *places):
+        model = Encoder(small(**{"embedding_dropout": 0.0, place: 0.5}))
+        assert not torch.equal(model(x), model(x)), place
+        model.eval()
+        assert torch.equal(model(x), model(x)), place
 
 
 def test_the_residual_stream_keeps_its_dtype_under_autocast() -> None:
