@@ -129,12 +129,17 @@ def test_batches_change_nothing_and_order_is_kept() -> None:
     model = converted(taught("Marian"))
     sources = sentences(9)
     done: list[int] = []
-    alone = hf.Translator(model, hf.BeamSearch(longest=15, batch_size=1)).search(sources)
+    one_by_one = hf.Translator(model, hf.BeamSearch(longest=15, batch_size=1))
+    alone = one_by_one.search(sources)
     together = hf.Translator(model, hf.BeamSearch(longest=15, batch_size=4))
     assert together.search(sources, done.append) == alone
     assert done == [4, 8, 9]
     assert together.search(sources[::-1]) == alone[::-1]
     assert together.search([]) == []
+    some = [[*found, found[0][:2]] for found in alone]
+    both = [translator.score(sources, some) for translator in (together, one_by_one)]
+    for scores, expected in zip(*both, strict=True):
+        assert scores == pytest.approx(expected, abs=1e-5)
 
 
 def test_settings_that_make_no_sense_are_named_at_once() -> None:

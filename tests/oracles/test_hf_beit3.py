@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -205,7 +206,7 @@ def test_weights_that_do_not_fit_are_named() -> None:
     headless = {name: t for name, t in classifier.items() if not name.startswith("head.")}
     lacking = {name: t for name, t in state.items() if name != "beit3.text_embed.weight"}
     for given, values, words in (
-        (headless, ARGS, r"have no head\.weight, which a ImageClassifier"),
+        (headless, ARGS, r"have no head\.weight, which ImageClassifier needs"),
         (classifier | {"extra": torch.ones(1)}, ARGS, "no counterpart of the tensor 'extra'"),
         (lacking, args, r"no beit3\.text_embed\.weight"),
         (state | {table: torch.ones(11, 32)}, args, "8 patches are not a square image"),
@@ -282,12 +283,37 @@ def authors_state() -> dict[str, Tensor]:
     return state
 
 
-def test_a_classifier_there_and_back_is_bit_equal() -> None:
-    """The text half is left behind, and not written."""
-    state = authors_state()
+def with_texts(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add the other half of the authors' model."""
     whole = state | {n.replace(".A.", ".B."): t + 1 for n, t in state.items() if ".A." in n}
     whole["beit3.text_embed.weight"] = torch.randn(7, WIDTH)
     whole["beit3.vision_embed.mask_token"] = torch.randn(1, 1, WIDTH)
+    return whole
+
+
+@torch.no_grad()
+def test_images_pass_through_the_experts_and_the_head_of_images() -> None:
+    """By the classifier that timm reads too: torchscale, which most tests here need, is rare."""
+    state = authors_state()
+    classifier: Any = load_weights(state, ARGS)
+    norms = {
+        f"beit3.encoder.layer_norm.A.{kind}": torch.randn(WIDTH) for kind in ("weight", "bias")
+    }
+    heads = {f"{kind}_head.weight": torch.randn(WIDTH, WIDTH) for kind in ("vision", "language")}
+    body = {n: t for n, t in (state | norms).items() if n.startswith("beit3.")}
+    ours: Any = load_weights(with_texts(body) | heads | {"logit_scale": torch.tensor(2.5)}, ARGS)
+    images = torch.randn(2, 3, 24, 24)
+    tokens = classifier.encoder(classifier.class_token(classifier.embedding(images)))
+    normed = F.layer_norm(tokens[:, 0], (WIDTH,), *norms.values())
+    expected = F.normalize(normed @ heads["vision_head.weight"].T, dim=-1)
+    texts = [np.array([3, 4, 5])] * 2
+    check(ours(images, join_samples(IMAGE, images=2, alone=texts))[0], expected, "images")
+
+
+def test_a_classifier_there_and_back_is_bit_equal() -> None:
+    """The text half is left behind, and not written."""
+    state = authors_state()
+    whole = with_texts(state)
     for given in (state, whole, {n.removeprefix("beit3."): t for n, t in whole.items()}):
         ours: Any = load_weights(given, ARGS)
         assert ours.config.pooling == "mean_then_norm" and ours.config.image_size == 24

@@ -267,7 +267,24 @@ def test_a_classifiers_head_has_the_dropout_of_the_layers_unless_it_has_its_own(
         assert hf.load(other).config.head_dropout == expected  # type: ignore[union-attr]
 
 
+def test_dropout_rates_are_those_of_the_source() -> None:
+    ours = ("dropout", "attention_dropout", "embedding_dropout", "activation_dropout")
+    for name, given, rates in (
+        ("GPT2LMHeadModel", ("resid_pdrop", "attn_pdrop", "embd_pdrop"), (0.1, 0.2, 0.3, 0.0)),
+        ("BertModel", ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+         (0.1, 0.2, None, 0.0)),
+        ("BartForConditionalGeneration", ("dropout", "attention_dropout", "activation_dropout"),
+         (0.1, 0.2, None, 0.3)),
+    ):  # fmt: skip
+        config: Any = hf.load(
+            theirs(name, **dict(zip(given, (0.1, 0.2, 0.3), strict=False)))
+        ).config
+        assert tuple(getattr(config, each) for each in ours) == rates
+
+
 def test_damaged_directories_are_refused_by_name(tmp_path: Path) -> None:
+    """What transformers says afterwards is as before."""
+    transformers.logging.set_verbosity_warning()
     theirs("MarianMTModel").save_pretrained(tmp_path)
     weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
     state, values = load_file(weights), read_json(config)
@@ -283,6 +300,7 @@ def test_damaged_directories_are_refused_by_name(tmp_path: Path) -> None:
     write_json(config, values | {"vocab_size": 0})
     with pytest.raises(ValueError, match=f"{tmp_path}: AssertionError: Padding_idx"):
         hf.load(tmp_path)
+    assert transformers.logging.get_verbosity() == transformers.logging.WARNING
 
 
 def test_positions_that_kosmos2_computes_are_no_trained_ones() -> None:

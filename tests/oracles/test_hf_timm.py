@@ -143,7 +143,9 @@ def test_what_does_not_fit_is_named() -> None:
     for lacking, words in (("norm.bias", "norm.bias' is missing"), ("head.", "no head.weight, ")):
         with pytest.raises(ValueError, match=words):
             VIT.load({n: t for n, t in vit.items() if not n.startswith(lacking)}, HEADS)
-    with pytest.raises(ValueError, match=r"no patch_embed.proj.weight, which a ImageClassifier ne"):
+    with pytest.raises(
+        ValueError, match=r"no patch_embed.proj.weight, which ImageClassifier needs"
+    ):
         VIT.load({n: t for n, t in vit.items() if n != "patch_embed.proj.weight"}, HEADS)
     with pytest.raises(ValueError, match="Beit needs a class token"):
         BEIT.load({name: t for name, t in beit.items() if name != "cls_token"}, HEADS)

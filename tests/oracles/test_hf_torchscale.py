@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
+from transformers.models.kosmos2.modeling_kosmos2 import (  # noqa: E402
+    Kosmos2TextSinusoidalPositionalEmbedding,
+)
 
 from magneto.hf.conversion import load_weights, write_weights  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
@@ -60,6 +63,7 @@ def args(name: str, *stacks: str) -> dict[str, Any]:
 def there_and_back(state: dict[str, Tensor], given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return ours, and the arguments that are written with it; every bit is written back."""
     ours = load_weights(state, given)
+    assert not ours.training
     back, made = write_weights(ours, "torchscale")
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
@@ -78,6 +82,7 @@ def test_a_decoder_there_and_back_is_bit_equal(placement: str, tied: bool) -> No
     ours, made = there_and_back(state, args(placement, "decoder"))
     assert isinstance(ours, LanguageModel)
     assert ours.config.placement == placement and ours.config.tie_embeddings == tied
+    assert ours.config.embedding_scale == "none", "unless the arguments say otherwise"
     assert made["decoder_normalize_before"] == (placement in ("sub", "pre"))
     assert made["share_decoder_input_output_embed"] == tied
     assert (made["deepnorm"], made["subln"]) == (placement == "deepnorm", placement == "sub")
@@ -91,6 +96,8 @@ def test_a_decoder_there_and_back_is_bit_equal(placement: str, tied: bool) -> No
     given = args(placement, "decoder") | {"max_target_positions": 20, "max_source_positions": 30}
     again = load_weights(wrapped, given | ({"deepnorm": True} if placement == "sub" else {}))
     assert (again.config.placement, again.config.max_length) == (placement, 20)
+    table = Kosmos2TextSinusoidalPositionalEmbedding(20, WIDTH, 1).weights[2:]
+    assert torch.equal(again.decoder.position_embedding.table.weight, table)
 
 
 def test_an_encoder_decoder_there_and_back_is_bit_equal() -> None:
@@ -112,6 +119,11 @@ def test_an_encoder_decoder_there_and_back_is_bit_equal() -> None:
         other = state | {f"{side}.output_projection.weight": torch.randn(WORDS, WIDTH)}
         with pytest.raises(ValueError, match=words):
             load_weights(other, given)
+    with pytest.raises(ValueError, match="the same heads, not 4 and 8"):
+        load_weights(state, given | {"decoder_attention_heads": 8})
+    ours.logits_bias[3] = 1
+    with pytest.raises(ValueError, match="cannot represent this model's logits_bias"):
+        write_weights(ours, "torchscale")
 
 
 def test_an_encoder_there_and_back_is_bit_equal() -> None:

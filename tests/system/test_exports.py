@@ -165,7 +165,7 @@ def test_models_of_texts_and_of_images_load_by_their_auto_class(
     _, segmenter = exported(tmp_path / "masks")
     sizes = ImageClassifierConfig(**STACK, image_size=16, patch_size=8, channels=3, classes=4)
     names = ("apple", "grass", "sky")
-    data = ImageClassificationDataConfig(normalisation="imagenet", resize=20, classes=names)
+    data = ImageClassificationDataConfig(normalisation="imagenet", classes=names)
     made["classified"] = shaken(ImageClassifier(sizes))
     autos["classified"] = export_model(
         "image-classification", made["classified"], data, tmp_path / "classified"

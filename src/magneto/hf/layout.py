@@ -412,8 +412,8 @@ class WeightFormat:
             state = self.normalise(state, args)
             return state, self.read(state, args)
         except KeyError as error:
-            raise ValueError(f"the weights have no {error.args[0]}, which a {self.model.__name__} "
-                             "needs") from error  # fmt: skip
+            message = f"the weights have no {error.args[0]}, which {self.model.__name__} needs"
+            raise ValueError(message) from error
 
     def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
         """Convert a model to the library's tensors and the content of its arguments file."""

@@ -206,6 +206,8 @@ def test_the_harness_begins_each_text_with_the_end_token(tmp_path: Path, monkeyp
     special = {"add_special_tokens": made.add_bos_token}
     assert made.tokenizer.encode(TEXT, **special) == [tokenizer.end, *tokenizer.encode([TEXT])[0]]
     assert made.max_length == 64 and made.pretrained.core is model
+    with pytest.raises(ValueError, match=r"needs a run with a tokenizer\.json"):
+        harness_model(model, load_tokenizer("bytes"), 64)
 
 
 def test_generate_and_impossible_sampling(tmp_path: Path) -> None:

@@ -88,22 +88,28 @@ def test_an_image_model_can_have_a_new_head(tmp_path: Path) -> None:
 
 
 def test_arguments_that_are_given_precede_those_of_a_checkpoint(tmp_path: Path) -> None:
-    """A checkpoint has them under "args", or since 2021 under "cfg"."""
+    """A checkpoint has them under "args", or since 2021 under "cfg"; DeepSpeed's has a "module"."""
     state, args = write_weights(LanguageModel(LanguageModelConfig(**STACK, vocab_size=40)),
                                 "torchscale")  # fmt: skip
     weights = {f"decoder.{name}": tensor for name, tensor in state.items()}
-    for held in ({"args": Namespace(**args)}, {"cfg": {"model": args}}):
-        torch.save({"model": weights, **held}, tmp_path / "a.pt")
+    for held in ({"model": weights, "args": Namespace(**args)},
+                 {"module": weights, "cfg": {"model": args}}):  # fmt: skip
+        torch.save(held, tmp_path / "a.pt")
         given = {"decoder_attention_heads": 4}
         heads = [load_weight_file(tmp_path / "a.pt", each).config.heads for each in (None, given)]
         assert heads == [2, 4]
 
 
 def test_a_conversion_keeps_the_problem_type(tmp_path: Path) -> None:
-    config = TextClassifierConfig(**STACK, vocab_size=40, classes=2, head_dropout=0.0)
+    """And the head's dropout and pooling; weights become fp32."""
+    head: Any = {"head_dropout": 0.3, "pooling": "mean"}
+    config = TextClassifierConfig(**STACK, vocab_size=40, classes=2, **head)
     place = tmp_path / "first"
-    wrap(TextClassifier(config), problem_type="multi_label_classification").save_pretrained(place)
+    made = wrap(TextClassifier(config), problem_type="multi_label_classification")
+    assert not made.training
+    made.bfloat16().save_pretrained(place)
     model, values = read(str(place), place, {})
+    assert model.config == config and model.head.answer.weight.dtype == torch.float32
     write(model, None, tmp_path / "second", values)
     load: Any = transformers.AutoConfig.from_pretrained
     assert load(tmp_path / "second").problem_type == "multi_label_classification"

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.export import auto_class, export_model, harness_scores  # noqa: E402
+from magneto.hf.export import auto_class, check_tasks, export_model, harness_scores  # noqa: E402
 from magneto.hf.wrapper import CONFIGURATIONS  # noqa: E402
 from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, inputs, says, wrapped  # noqa: E402
 
@@ -171,6 +171,10 @@ def test_what_the_harness_cannot_run_is_told_by_its_first_line(
     given = harness.simple_evaluate.call_args.kwargs
     expected = {"fewshot_random_seed": 7, "limit": 3, "num_fewshot": 2, "log_samples": False}
     assert {name: given[name] for name in expected} == expected
+    known = SimpleNamespace(all_tasks=["boolq"], match_tasks=lambda names: names == ["mmlu_*"])
+    check_tasks(["boolq", "mmlu_*", "hellaswag"], known, ["hellaswag"])
+    with pytest.raises(ValueError, match=r"no task 'bolq' in .*; did you mean boolq"):
+        check_tasks(["boolq", "bolq"], known)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -188,9 +192,11 @@ def test_hidden_states(name: str) -> None:
     none = model(**inputs(name))
     assert none.get("hidden_states") is None and none.get("decoder_hidden_states") is None
     if name == "MagnetoForCausalLM":
+        assert torch.equal(states[0], model.core.embedding(IDS))
         assert torch.equal(model.core.head(states[-1]), found.logits)
         model.config.output_hidden_states = True
         assert len(model(IDS).hidden_states) == 3
+        assert model(IDS, output_hidden_states=False).hidden_states is None
     assert isinstance(model(**inputs(name), return_dict=False), tuple)
 
 
@@ -320,8 +326,12 @@ def test_retrieval() -> None:
     assert model(image[:1], **text).logits_per_image.shape == (1, 2)
 
 
-def test_captions_need_their_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = wrapped("MagnetoForImageCaptioning")
+def test_captions_are_causal_and_need_their_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, changed = wrapped("MagnetoForImageCaptioning"), IDS.clone()
+    changed[:, -1] = 3
+    found, other = (model(PIXELS, ids).logits for ids in (IDS, changed))
+    assert torch.allclose(found[:, :-1], other[:, :-1], atol=1e-6)
+    assert not torch.allclose(found[:, -1], other[:, -1], atol=1e-3)
     with pytest.raises(ValueError, match="configuration needs bos_token_id"):
         model.generate(PIXELS)
     for name, number in {"bos": 1, "eos": 2, "pad": 0, "mask": 3}.items():

@@ -69,11 +69,12 @@ def test_image_files_have_the_pixels_of_a_run() -> None:
 def test_logits_are_resized_before_classes_are_chosen() -> None:
     """Between class 0 and class 2 lies no class 1, as resized numbers of classes would say."""
     logits = torch.tensor([[[[5.0, -5.0]], [[0.0, 0.0]], [[-5.0, 5.0]]]])
-    processor, outputs = hf.MagnetoImageProcessor(0), SimpleNamespace(logits=logits)
-    (found,) = processor.post_process_semantic_segmentation(outputs, [(2, 8)])
-    assert found.tolist() == [[0, 0, 0, 0, 2, 2, 2, 2]] * 2
-    (own,) = processor.post_process_semantic_segmentation(outputs)
-    assert own.tolist() == [[0, 2]]
+    processor = hf.MagnetoImageProcessor(0)
+    outputs = SimpleNamespace(logits=torch.cat((logits, logits.flip(3))))
+    found = processor.post_process_semantic_segmentation(outputs, [(2, 8), (1, 4)])
+    assert [each.tolist() for each in found] == [[[0, 0, 0, 0, 2, 2, 2, 2]] * 2, [[2, 2, 0, 0]]]
+    own = processor.post_process_semantic_segmentation(outputs)
+    assert [each.tolist() for each in own] == [[[0, 2]], [[2, 0]]]
 
 
 def test_an_array_is_an_image_or_a_batch_and_may_keep_its_ratio() -> None:
@@ -116,6 +117,10 @@ def test_texts_are_truncated_and_names_of_files_refused(tmp_path: Path) -> None:
             processor(images=named)
     with pytest.raises(ValueError, match="the same number of images"):
         processor(images=[[np.zeros((8, 8), np.uint8)] * count for count in (1, 3)])
+    grey = np.arange(6, dtype=np.uint8).reshape(3, 2, 1, 1).repeat(8, 2).repeat(8, 3)
+    pixels = processor(images=[list(group) for group in grey])["pixel_values"]
+    assert pixels.shape == (3, 2, 3, 8, 8)
+    assert pixels[:, :, 0, 0, 0].flatten().argsort().tolist() == list(range(6))
 
 
 def test_byte_tokenizers_are_saved_for_magneto_only(tmp_path: Path) -> None:

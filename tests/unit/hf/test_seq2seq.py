@@ -49,6 +49,14 @@ def test_the_cache_has_its_name_before_transformers_5_24_too() -> None:
         assert (last - whole[:, 3:]).abs().max() <= 1e-4
 
 
+def test_padding_of_the_target_changes_no_logits() -> None:
+    model, target = translator(), IDS[:, :4]
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    found = model(IDS, decoder_input_ids=target, decoder_attention_mask=mask).logits
+    alone = model(IDS[1:], decoder_input_ids=target[1:, 2:]).logits
+    assert (found[1:, 2:] - alone).abs().max() <= 1e-4
+
+
 def test_loss_and_decoder_inputs() -> None:
     model = translator(pad_token_id=7)
     labels = IDS[:, :5].clone()
