@@ -15,10 +15,13 @@ from magneto.training.loop import Hook, build_state
 from tests.unit.training.toy import Toy, config, furthest, run_toy, tensors
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.5, 500.0])
-def test_a_run_is_a_plain_loop_of_torch(tmp_path: Path, clip_norm: float | None) -> None:
-    """The mean loss, its gradient clipped but never scaled up, AdamW at the schedule's rate."""
+@pytest.mark.parametrize(
+    ("clip_norm", "kind"), [(None, "adamw"), (0.5, "adamw"), (500.0, "adamw"), (0.5, "sgd")]
+)
+def test_a_run_is_a_plain_loop_of_torch(tmp_path: Path, clip_norm: float | None, kind: str) -> None:
+    """The mean loss, its gradient clipped but never scaled up, a step at the schedule's rate."""
     changes = {"steps": 10, "clip_norm": clip_norm, "gradient_accumulation_steps": 2}
+    changes["optimizer"] = kind
     settings = config(**changes)
     run_toy(tmp_path, log_every=1, **changes)
     logged = iter(read_metrics(tmp_path))
@@ -27,7 +30,9 @@ def test_a_run_is_a_plain_loop_of_torch(tmp_path: Path, clip_norm: float | None)
     model, stream = state.model, task.train_stream(16, 3)
     decays = [{"params": [p for p in model.parameters() if (p.ndim > 1) == matrix],
                "weight_decay": 0.01 * matrix} for matrix in (True, False)]  # fmt: skip
-    optimizer = torch.optim.AdamW(decays, betas=(0.9, 0.98), eps=1e-8, foreach=False, fused=False)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(decays)
+    if kind == "adamw":
+        optimizer = torch.optim.AdamW(decays, betas=(0.9, 0.98), foreach=False, fused=False)
     for step in range(10):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step)

@@ -132,6 +132,11 @@ def test_evaluation_sees_every_sentence_in_every_direction(text: Path) -> None:
 def test_mistakes_are_answered(text: Path) -> None:
     with pytest.raises(ValueError, match="label_smoothing must be in"):
         TranslationConfig(**SIZES, label_smoothing=1.0)
+    for changes, words in (({"max_tokens": 9}, "at least max_length"),
+                           ({"directions": ("en-en",)}, "must be two languages such as"),
+                           ({"languages": ("en", "en")}, "at least two languages")):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            ParallelDataConfig(**changes)
     with pytest.raises(ValueError, match=r"needs model\.encoder_layers"):
         translation(text, model={"encoder_layers": None, "decoder_layers": None})
     with pytest.raises(ValueError, match=r"vocab_size \(100\) is too small for the 263 tokens"):
@@ -235,6 +240,14 @@ def test_long_sources_are_cut_and_empty_ones_are_not_translated() -> None:
         TranslationResult(["x", "y"], [-3.0, -4.0], truncated=True),
     ]  # fmt: skip
     assert translator.translate([" "], "de")[0].scores == []
+
+
+def test_learned_positions_are_the_longest_of_both_sides(text: Path) -> None:
+    hf = pytest.importorskip("magneto.hf")
+    task = translation(text, {"positions": "learned", "max_length": 9})
+    search = hf.BeamSearch(beams=1, longest=40)
+    translator = TextTranslator(task.build_model().eval(), task.vocabulary, 40, search)
+    assert [each.truncated for each in translator.translate(["a" * 30, "a"], "xx")] == [True, False]
 
 
 def test_each_direction_is_translated_and_scored_whole(text: Path) -> None:
