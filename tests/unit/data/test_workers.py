@@ -209,7 +209,7 @@ def test_a_worker_has_one_thread_and_no_gradients_and_ends_with_the_main_process
     worker, *found = json.loads(os.read(start, 100))
     try:
         assert found == [1, False, "false"]
-        assert select([start], [], [], 10)[0] and os.read(start, 1) == b"", "it has ended"
+        assert select([start], [], [], 60)[0] and os.read(start, 1) == b"", "it has ended"
     finally:
         os.close(start)
         with suppress(ProcessLookupError):

@@ -140,6 +140,17 @@ def test_wrong_weights_are_refused_and_no_run_is_overwritten(
         find_weights(tmp_path, "averaged")
 
 
+def test_another_place_of_data_is_allowed_if_their_content_is_compared(tmp_path: Path) -> None:
+    kept, recipe = ({"data": {"source": place, "size": 3}} for place in "ab")
+    with pytest.raises(ValueError, match=r"another recipe: data.source is b \(was a\);"):
+        module.compare_recipe(tmp_path, kept, recipe)
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "data.digest").touch()
+    assert module.compare_recipe(tmp_path, kept, recipe) == []
+    with pytest.raises(ValueError, match=r"data.size is 4 \(was 3\)"):
+        module.compare_recipe(tmp_path, kept, {"data": {"source": "b", "size": 4}})
+
+
 def test_the_average_of_weights_is_what_is_evaluated_and_may_begin_later(tmp_path: Path) -> None:
     run_toy(tmp_path, steps=8)
     before = tensors(tmp_path / "final")
