@@ -62,7 +62,7 @@ def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one"))
     (tmp_path / "b.CSV").write_text('id,text\n1,"two,\ntwo"\n')
     (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "b.tsv").write_text('text\tid\n"three"\t1\n')
+    (tmp_path / ".hidden" / "b.tsv").write_text('text\tid\n"three"\t\n')
     (tmp_path / "b.tsv").symlink_to(tmp_path / ".hidden" / "b.tsv")
     (tmp_path / "c.Json").write_text(json.dumps([{"text": "four"}]))
     (tmp_path / "deep" / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "five"}'))

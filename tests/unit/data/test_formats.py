@@ -234,6 +234,9 @@ def test_a_column_of_splits_is_followed(tmp_path: Path) -> None:
     assert counts[OTHER_SPLITS] == 4
     path.write_text("text,split\na,hand\nb,seam\n")
     assert len(read_source(str(path), counts, "text")["train"]) == 2
+    (tmp_path / "train.jsonl").touch()
+    with pytest.raises(ValueError, match=r"two files for one split: .*train\.csv and .*\.jsonl"):
+        read_source(str(tmp_path), counts, "text")
 
 
 def test_a_damaged_parquet_file_is_one_line(tmp_path: Path, monkeypatch) -> None:

@@ -16,7 +16,9 @@ from magneto.data.problems import (
     Counts,
     DataProblems,
     StrictCounts,
+    guarded,
     quantity,
+    read_each,
 )
 from tests.problems import listed
 from tests.recorded_progress import RecordedProgress
@@ -41,6 +43,16 @@ def test_counts_add_up_are_plain_json_and_words() -> None:
 def test_where_nothing_may_be_wrong_the_place_is_said() -> None:
     with pytest.raises(ValueError, match=r"^a\.csv, line 3: too few cells$"):
         StrictCounts().record(MALFORMED, "a.csv, line 3", "too few cells")
+
+
+def test_a_package_that_is_missing_is_no_fault_of_the_data() -> None:
+    def read(record: int) -> None:
+        raise ModuleNotFoundError("No module named 'soundfile'")
+
+    with pytest.raises(ModuleNotFoundError, match="soundfile"):
+        list(read_each([1], read, Counts(), "a.csv, row"))
+    with pytest.raises(ModuleNotFoundError, match="soundfile"), guarded():
+        read(1)
 
 
 BROKEN, ODD = "broken image", "odd one"

@@ -171,6 +171,9 @@ def test_from_step_0_nothing_is_written_over_that_can_not_be_had_again(run: Path
         with pytest.raises(ValueError, match="no intact checkpoint"):
             resume(run, **changes)
 
+    flip_a_bit(run / "final" / "model.safetensors")
+    resume(run)
+    assert not undamaged([run / "final"])[1], "had again from the last checkpoint"
     kept = [run / "result.json", run / "metrics.jsonl"]
     before = [path.read_bytes() for path in kept]
     for directory in list_checkpoints(run):

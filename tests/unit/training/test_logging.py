@@ -59,6 +59,12 @@ def test_rows_after_the_checkpoint_are_cut_away_and_a_bad_one_loses_no_other(
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 6, 7, 8]
     write(tmp_path, 6, range(7, 9))
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 6, 7, 8]
+    logger = MetricsLogger(tmp_path, 8)
+    path.rename(tmp_path / "moved")
+    path.touch()  # as if another run began
+    with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl is gone"):
+        logger.add({"step": 9})
+    logger.close()
 
 
 def test_a_row_is_the_mean_over_all_predictions_of_its_steps() -> None:

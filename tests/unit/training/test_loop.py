@@ -401,6 +401,7 @@ def test_patience_ends_training_and_the_best_weights_are_final(
     assert any(not torch.equal(final[name], last[name]) for name in best)
     assert result.metrics["loss"] == 1.0 and math.isnan(result.metrics["undefined"])
     assert json.loads((tmp_path / "final" / "state.json").read_text())["step"] == 8
+    assert '"validation_undefined": null' in (tmp_path / "metrics.jsonl").read_text(), "NaN in JSON"
     assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "left as it is"
     (tmp_path / "result.json").unlink()
     assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "killed at the end"

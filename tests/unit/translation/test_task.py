@@ -132,6 +132,8 @@ def test_evaluation_sees_every_sentence_in_every_direction(text: Path) -> None:
 def test_mistakes_are_answered(text: Path) -> None:
     with pytest.raises(ValueError, match="label_smoothing must be in"):
         TranslationConfig(**SIZES, label_smoothing=1.0)
+    with pytest.raises(ValueError, match="'mup' does not support translation"):
+        TranslationConfig(**SIZES, parametrization="mup")
     for changes, words in (({"max_tokens": 9}, "at least max_length"),
                            ({"directions": ("en-en",)}, "must be two languages such as"),
                            ({"languages": ("en", "en")}, "at least two languages")):  # fmt: skip
