@@ -236,6 +236,7 @@ def test_a_cell_is_trained_on_its_workers_device_and_raced_once_at_half(
         for step in (4, 5, 6):
             how["hooks"][0].function(SimpleNamespace(step=step, **of_run))
         (run / "metrics.jsonl").touch()
+        (run / "diverged").mkdir(exist_ok=True)
         return end
 
     monkeypatch.setattr("magneto.lab.sweep.train", trained)
@@ -247,8 +248,9 @@ def test_a_cell_is_trained_on_its_workers_device_and_raced_once_at_half(
     found = json.loads((tmp_path / "cells" / cell.name / "outcome.json").read_text())
     assert (found["initial_loss"], found["raced_at"]) == (2.5, 5)
     asked.clear()
-    run_cell(tmp_path, replace(grid, race=False), cell, None, lambda: False)
-    assert asked == [("cpu", 5, True)]
+    assert not list(tmp_path.glob("cells/*/diverged")), "it is not the best cell"
+    run_cell(tmp_path, replace(grid, race=False, keep_weights=True), cell, None, lambda: False)
+    assert asked == [("cpu", 5, True)] and list(tmp_path.glob("cells/*/diverged"))
 
 
 def test_workers_share_the_gpus_and_the_cores(

@@ -569,6 +569,14 @@ def test_a_ladder_is_begun_once_by_two_machines(tmp_path: Path, invented: list[s
     assert open_ladder(tmp_path / "out", made([64, 128]), prepare).notes == ["first"]
 
 
+def test_a_size_that_is_not_finished_ends_the_ladder_for_now(
+    tmp_path: Path, invented: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladders, "run_local", lambda *_: False)
+    assert not run_ladder(tmp_path, made([64, 128]), 1, QUIET)
+    assert [rung.name for rung in tmp_path.glob("rungs/*")] == ["width-64"]
+
+
 def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
     """Seeds differ by far more than rows, and Sub-LN is ahead of Pre-LN in each pair."""
     rungs = []

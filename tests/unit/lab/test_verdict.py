@@ -128,6 +128,7 @@ def test_gradients_and_attention() -> None:
 def test_range_and_loss() -> None:
     level, value, text = finding(run(layer(1, activation_max=4e4)), "range")
     assert (level, value) == ("not decided", 4e4) and "decoder.layers.1" in text and "fp16" in text
+    assert text.endswith("; it is within the range of bf16 and fp32")
     assert finding(run(layer(1, activation_max=2e38)), "range")[0] == "likely to fail"
     assert finding(run(layer(1), losses=(8.0, 13.0)), "loss")[:2] == ("likely to fail", 13.0)
     assert finding(run(layer(1), losses=(8.0, math.nan)), "loss")[0] == "likely to fail"

@@ -17,6 +17,7 @@ from magneto.lab.report.figures import draw_scores
 from magneto.lab.report.plot import Plot, series_of
 from magneto.lab.report.report import (
     as_markdown,
+    facts,
     reason_sentences,
     seeds_text,
     subtitle,
@@ -41,9 +42,10 @@ def comparison() -> dict[str, Any]:
         for reading in ("label", "output")
     ]  # fmt: skip
     growth = [
-        {"placement": name, "reading": reading, "optimizer": "sgd", "exponent": 1.0,
-         "interval": 0.1, "ratio": 4.0, "ratio_range": [3.5, 4.5], "depths": [6, 24]}
+        {"placement": name, "reading": reading, "optimizer": optimizer, "exponent": 1.0,
+         "interval": 0.1, "ratio": ratio, "ratio_range": [3.5, 4.5], "depths": [6, 24]}
         for name in SCORES for reading in ("label", "output")
+        for optimizer, ratio in (("sgd", 4.0), ("adam", 4.4))
     ]  # fmt: skip
     grid = [one for name, table in SCORES.items() for one in cells(name, table)]
     return assemble(grid, JUDGE) | {
@@ -97,7 +99,7 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
                  "decoder.layers.23", "24 layers, width 48, 200 steps, 4 placements × 3",
                  "Sub-LN (best score)", "0.01: 1 of 2 failed", "0.01 (above the largest stable)",
                  "4 of 6: 1 diverged, 3 did not learn", "1 of 2 diverged, 1 of 2 did not learn",
-                 "loss 7.8 on the same data. A run learned if it ends below 7.644"):  # fmt: skip
+                 "1: results are missing", "loss 7.8 on the same data. A run learned if it ends below 7.644"):  # fmt: skip
         assert part in words, part
     assert not re.search(r"\b1e-[23]\b", words)  # one notation for rates
     rows = re.findall(r"<tr.*?</tr>", (made / "report.html").read_text(), re.DOTALL)
@@ -185,6 +187,8 @@ def test_sentences_about_rows_and_seeds() -> None:
     ]
     seeds = seeds_text({"seeds": [1], "seeds_near_best": [2, 3]})
     assert seeds == "1 seed (3 near the best rate of each row)"
+    shown = dict(facts(known | {"seeds_near_best": [2, 3]}, ""))
+    assert (shown["seeds"], shown["seeds near the best rate"]) == ("0, 1", "2, 3")
     pair = {"config": {"model": {"encoder_layers": 6, "decoder_layers": 3}}}
     assert subtitle(known | pair).startswith("6 + 3 layers, 4 placements × 3 learning rates × 2 s")
 
