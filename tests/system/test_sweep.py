@@ -138,6 +138,10 @@ def test_a_better_cell_that_ends_while_weights_are_deleted_keeps_its_own(
     for _ in range(2):
         best = link_best(tmp_path, sweep(), {"metric": "loss", "higher_is_better": False})
         assert best == tmp_path / "best" and best.resolve().name == second.name
+    assert best_cell(tmp_path, sweep(), "loss", True) == first
+    lost = tmp_path / "cells" / second.name / "outcome.json"
+    lost.write_text(lost.read_text().replace("finished", "diverged"))
+    assert best_cell(tmp_path, sweep(), "loss", False) == first, "a diverged run is never the best"
 
 
 def test_a_worker_ends_with_the_run_that_a_signal_interrupts(

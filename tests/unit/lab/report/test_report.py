@@ -99,7 +99,8 @@ def test_page_says_the_answer_first_and_all_numbers(made: Path) -> None:
                  "decoder.layers.23", "24 layers, width 48, 200 steps, 4 placements × 3",
                  "Sub-LN (best score)", "0.01: 1 of 2 failed", "0.01 (above the largest stable)",
                  "4 of 6: 1 diverged, 3 did not learn", "1 of 2 diverged, 1 of 2 did not learn",
-                 "1: results are missing", "loss 7.8 on the same data. A run learned if it ends below 7.644"):  # fmt: skip
+                 "1: results are missing",
+                 "loss 7.8 on the same data. A run learned if it ends below 7.644"):  # fmt: skip
         assert part in words, part
     assert not re.search(r"\b1e-[23]\b", words)  # one notation for rates
     rows = re.findall(r"<tr.*?</tr>", (made / "report.html").read_text(), re.DOTALL)
