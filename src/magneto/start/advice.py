@@ -305,7 +305,10 @@ def advise(
         ValueError: If the data does not fit the task.
     """
     name, guide = f"{candidate.task}/start", GUIDES[candidate.task]
-    fields = {"data.source": source, **candidate.options, **given}
+    # Other fields of the model may need the sizes that are derived from the data.
+    first = {key: value for key, value in given.items()
+             if key.startswith(("data.", "model.image_size", "model.patch_size"))}  # fmt: skip
+    fields = {"data.source": source, **candidate.options, **first}
     summary = guide.summarise(load_recipe(name, fields).build_task())
     options = {**candidate.options, **summary.options, **given}
     recipe = load_recipe(name, {"data.source": source, **options})

@@ -36,7 +36,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "run"
-    found = answer(capsys, "start", digits, "--out", out, *SMALL, "--model.patch_size", "8")
+    given = ["--model.patch_size", "8", "--model.grid_positions", "relative_bias"]
+    found = answer(capsys, "start", digits, "--out", out, *SMALL, *given)
     assert found["task"] == "image-classification" and found["steps"] == 2
     assert found["options"]["model.image_size"] == 16 and found["options"]["model.channels"] == 1
     assert found["options"]["model.max_length"] == 4, "the patches of the given size"
