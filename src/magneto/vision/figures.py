@@ -21,8 +21,9 @@ from magneto.vision.transforms import InputFormat, with_channels
 CODES, PATCHES = 16, 16
 # Other figures: images in a row, heads, mistakes in a row, letters of a class's name.
 IMAGES, HEADS, COLUMNS, LONGEST = 8, 6, 4, 20
-# Width in inches of rows of images. Side in inches of a panel that shows a mistake; smallest side
-# of a segmentation's panel, and the most image pixels that the panel shows per inch.
+# Smallest width in inches of rows of images. Side in inches of a panel that shows a mistake;
+# smallest side of a segmentation's panel. The most image pixels that a panel of rows or of a
+# segmentation shows per inch.
 ACROSS, MISTAKE, OVERLAY, DPI = 6.4, 1.8, 3.8, 94
 # Opacity of a class's colour. Step of the hue from one class to the next: the golden section, so
 # that no two of few classes look alike.
@@ -69,7 +70,8 @@ def tiles(rows: Sequence[Tensor]) -> bytes:
     """Draw rows of images as a PNG. Images are (count, channels, height, width) in [-1, 1]."""
     pixels = ((torch.cat(list(rows)).clamp(-1, 1) + 1) * 127.5).round().byte().movedim(1, -1)
     panels, columns = [Panel(image) for image in pixels.numpy()], len(rows[0])
-    return image_panels([("", panels)], columns, ACROSS / columns)
+    side = max(ACROSS / columns, max(pixels.shape[1:3]) / DPI)
+    return image_panels([("", panels)], columns, side)
 
 
 def short(names: Sequence[str], number: int) -> str:

@@ -72,6 +72,8 @@ def test_tiles_stand_in_rows_and_are_black_at_minus_one() -> None:
     found = [[int(drawn[row * down // 8, column * across // 4, 0]) for column in (1, 3)]
              for row in (2, 6)]  # fmt: skip
     assert found == [[0, 128], [255, 0]]
+    wide, _ = Image.open(io.BytesIO(figures.tiles([torch.zeros(8, 1, 200, 200)]))).size
+    assert wide > 8 * 200, "no pixel is lost"
 
 
 def test_attention_is_of_the_last_layer_to_each_patch(monkeypatch: pytest.MonkeyPatch) -> None:
