@@ -89,8 +89,8 @@ def load_pretrained(
     `encoder`. `model` may be on the "meta" device. Only the position tables are loaded into memory.
 
     Raises:
-        ValueError: If the shapes of the run's encoder differ from the shapes of the model's
-            encoder.
+        ValueError: If the run has no encoder, or if the shapes of the run's encoder differ from the
+            shapes of the model's encoder.
     """
     run = pretrained_run(config)
     held = held_config(run)
@@ -99,6 +99,8 @@ def load_pretrained(
     state: dict[str, StoredTensor | Tensor] = {
         name: stored[name] for name in expected if name.startswith(PREFIX) and name in stored
     }
+    if not state:  # such as the weights of an adapter
+        raise ValueError(f"{run} has no tensors {PREFIX}*: {HINT}")
     tables = {name: stored[name].read() for name in state
               if name.endswith((IMAGE_POSITIONS, TEXT_POSITIONS))}  # fmt: skip
     state |= interpolate_positions(tables, held, config)

@@ -1,12 +1,13 @@
 """What holds of every task that begins with an encoder: runs, pieces, broken images, pictures."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import ByteTokenizer
@@ -16,7 +17,7 @@ from magneto.runs import load_run
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.task import figures_of
 from magneto.vision_language.config import VisionLanguageConfig
-from magneto.vision_language.finetuning import held_config, pretrained_inputs
+from magneto.vision_language.finetuning import held_config, load_pretrained, pretrained_inputs
 from magneto.weights import StoredTensor, open_tensors
 from tests.evaluating import measured
 from tests.problems import listed
@@ -203,6 +204,12 @@ def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) ->
         with pytest.raises(FileNotFoundError, match=r"preprocessor_config.json: export"):
             pretrained_inputs(begun(tmp_path, exported).model_config)
         ByteTokenizer().save(exported)
+    held = held_config(pretrained)
+    (exported / "config.json").write_text(json.dumps({"core": asdict(held)}))
+    save_file({"adapter.weight": torch.ones(2)}, exported / "model.safetensors")
+    model = begun(tmp_path, pretrained).build_model()
+    with pytest.raises(ValueError, match=r"exported has no tensors encoder\.\*: "):
+        load_pretrained(model, replace(model.config, pretrained=str(exported)))
     load_recipe("masked-lm/tiny").save(tmp_path / RUN_FILE)
     with pytest.raises(ValueError, match="not a vision-language run"):
         begun(tmp_path, tmp_path).prepare()
