@@ -30,7 +30,7 @@ from magneto.commands.shared import (
 from magneto.config import ConfigError
 from magneto.data.files import existing_path
 from magneto.data.problems import BadRecord, Counts, guarded, quantity
-from magneto.files import user_path, write_bytes
+from magneto.files import write_bytes
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 from magneto.runs import load_run, run_task
@@ -286,8 +286,7 @@ def rows_in(name: str, counts: Counts) -> Table:
     from magneto.data.formats import read_file
 
     if not is_standard_input(name):
-        check_file(name, "table")
-        return read_file(Path(name), counts)
+        return read_file(check_file(name, "table"), counts)
     content = open_standard_input().read()
     ending = ".tsv" if b"\t" in content.partition(b"\n")[0] else ".csv"
     ending = ".jsonl" if content.lstrip().startswith(b"{") else ending
@@ -322,8 +321,7 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
 
     if any(map(str.isspace, word)) and not os.path.exists(word):  # Path.exists fails on long texts
         return line_pairs([word], data.paired)
-    check_file(word, "text file")
-    return read_unlabelled(user_path(word), data, counts)
+    return read_unlabelled(check_file(word, "text file"), data, counts)
 
 
 def generate_parser() -> Parser:

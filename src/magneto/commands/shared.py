@@ -227,9 +227,11 @@ def open_standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def check_file(name: str, what: str) -> None:
-    if existing_path(name).is_dir():
+def check_file(name: str, what: str) -> Path:
+    path = existing_path(name)
+    if path.is_dir():
         raise ValueError(f"{name} is a folder; name a {what} in it")
+    return path
 
 
 def check_folder(option: str, folder: Path | None) -> None:

@@ -25,7 +25,7 @@ from magneto.commands.shared import (
 )
 from magneto.config import ConfigError
 from magneto.data.formats import BEGINNINGS
-from magneto.files import plain, write_text
+from magneto.files import plain, user_path, write_text
 from magneto.nn.config import BEAMS, Beams, Width
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
@@ -108,7 +108,9 @@ def main(words: Sequence[str]) -> int:
         1 if args.raw else args.batch_size,
     )  # fmt: skip
     piped = STDIN in args.files
-    recordings = [recording_from_standard_input()] if piped and not args.raw else args.files
+    recordings: list[str | bytes] = [str(user_path(name)) for name in args.files]
+    if piped and not args.raw:
+        recordings = [recording_from_standard_input()]
     if not transcribe(transcriber, args, recordings):
         source = "standard input" if piped else f"{len(recordings)} recordings"
         raise ValueError(f"no sound in {source}")
@@ -137,8 +139,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
     for name in args.files:
         if name == STDIN:
             continue
-        check_file(name, "recording")
-        beside = Path(name).with_suffix(".txt")  # may be the text to train on
+        beside = check_file(name, "recording").with_suffix(".txt")  # may be the text to train on
         here = args.out is not None and args.out.resolve() == beside.parent.resolve()
         if here and args.kind == "txt" and beside.exists():
             made.error(f"--out would overwrite {beside}; name another folder")

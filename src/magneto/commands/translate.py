@@ -79,8 +79,7 @@ def main(words: Sequence[str]) -> int:
         made.error(f"--n-best must be 1 to --beams ({args.beams}), not {args.n_best}")
     if sys.stdout is None:
         made.error("standard output is closed")
-    if not piped:
-        check_file(args.file, "file")
+    path = None if piped else check_file(args.file, "file")
     run_task(args.run, overrides, "translate")
     opened: Any = load_run(args.run, args.weights, overrides)
     vocabulary = opened.task.vocabulary
@@ -91,7 +90,7 @@ def main(words: Sequence[str]) -> int:
     from magneto.translation.task import TextTranslator
 
     translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
-    with nullcontext(open_standard_input()) if piped else open(args.file, "rb") as source:
+    with path.open("rb") if path else nullcontext(open_standard_input()) as source:
         translate_lines(translator, args, ProgressBars(), source, sys.stdout.buffer)
     return 0
 

@@ -100,8 +100,10 @@ def test_a_recording_that_is_piped_in_is_decoded(
 ) -> None:
     """It has two channels, another sample rate, and floating-point samples if the format allows."""
     samples, _ = soundfile.read(run.parent / "a.wav")
+    monkeypatch.setenv("HOME", str(tmp_path))
     for ending, name, words in (
         ("mp3", "-", QUICK), ("ogg", "-", QUICK), ("wav", "-", [*BEAM, "--window", "6"]),
+        ("mp3", "~/a.mp3", QUICK),
     ):  # fmt: skip
         path = tmp_path / f"a.{ending}"
         subtype = "FLOAT" if ending == "wav" else None

@@ -61,7 +61,7 @@ def translated(run: Path, monkeypatch, capsysbinary) -> Callable[..., tuple[byte
     return translate
 
 
-def test_no_line_is_lost_or_moved(translated: Callable, tmp_path: Path) -> None:
+def test_no_line_is_lost_or_moved(translated: Callable, tmp_path: Path, monkeypatch) -> None:
     lines = ["a b c", "", "a", "c c c c c c c", "   ", "b b", "a b c a b c a b c a b c", "c"]
     text = "\r\n".join(lines).encode()  # the last one without an end
     out, err = translated(text)
@@ -73,7 +73,8 @@ def test_no_line_is_lost_or_moved(translated: Callable, tmp_path: Path) -> None:
         assert alone.decode()[:-1] == row
     assert "8 lines (2 empty" in err
     (tmp_path / "lines.txt").write_bytes(text)
-    for name in ("-", str(tmp_path / "lines.txt")):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("-", str(tmp_path / "lines.txt"), "~/lines.txt"):
         assert translated(text, name)[0] == out
 
 
