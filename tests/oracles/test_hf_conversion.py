@@ -241,6 +241,8 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         setattr(mixed.layers[1], name, value)
         with pytest.raises(ValueError, match="different norm_first, nhead or activation"):
             hf.from_torch(mixed)
+    with pytest.raises(ValueError, match="from_torch"):
+        hf.load(encoder(None))
 
 
 def test_what_has_no_counterpart_here_is_named(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ def read_config(source: str | Path | nn.Module) -> Any:
     """Return transformers' configuration of a model, directory or name on the hub."""
     if isinstance(source, nn.Module):
         if not hasattr(source, "config"):
-            raise ValueError(f"{type(source).__name__} has no config. Give a transformers model.")
+            raise ValueError(f"{type(source).__name__} has no config. Give a transformers model; "
+                             "for a TransformerEncoder of torch, call from_torch")  # fmt: skip
         return source.config
     held = Path(source, "config.json")
     if held.is_file():
