@@ -52,6 +52,9 @@ def test_plain_text_is_cut_at_blank_lines(tmp_path: Path) -> None:
     documents = texts(tmp_path / "a.txt")
     assert len(documents) == 3
     assert "".join(documents).replace("\n", "") == (paragraph * 6).replace("\n", "")
+    (tmp_path / "b.txt").write_bytes(b"one \r\ntwo\n")
+    lines = open_documents(str(tmp_path / "b.txt"), "text", "line")["train"](Counts())
+    assert [*lines] == ["one ", "two"]
     (tmp_path / "a.txt").write_text(("word " * 500 + "\n") * 900)
     lengths = [len(document) for document in texts(tmp_path / "a.txt")]
     assert len(lengths) == 3 and max(lengths) < PIECE_BYTES + 2600, "also without blank lines"

@@ -10,10 +10,17 @@ from magneto.config import ConfigError
 from magneto.data import files
 from magneto.data.documents import read_documents
 from magneto.data.files import stream_records
-from magneto.data.formats import UNREAD_WORDS, media_column, read_file, read_source
-from magneto.data.media import Members
+from magneto.data.formats import (
+    COCO,
+    UNREAD_WORDS,
+    layout_files,
+    media_column,
+    read_file,
+    read_source,
+)
+from magneto.data.media import Files, Members
 from magneto.data.problems import LONG_LINES, MALFORMED, Counts
-from magneto.data.table import OTHER_SPLITS, Table
+from magneto.data.table import OTHER_SPLITS, Table, table_of_records
 from tests.shards import write_shard
 
 ROWS = [{"audio_filepath": "a.wav", "text": "one"}, {"audio_filepath": "b.wav", "text": "two"}]
@@ -37,6 +44,16 @@ def test_files_of_records(tmp_path: Path) -> None:
             table = read_file(path, counts)
             assert rows_of(table) == ROWS and table.root == tmp_path, path
             assert counts[MALFORMED] == 1 and str(path) in counts.named[MALFORMED][0]
+
+
+def test_media_by_path_and_layouts_by_name(tmp_path: Path) -> None:
+    """As the hub writes a path; as a layout's file lies two folders deep, beside a table."""
+    column = media_column(table_of_records([{"x": {"path": "a.png"}}, {"x": 3}, {"x": " b "}]), "x")
+    assert isinstance(column, Files) and column.names == ["a.png", "", "b"]
+    for name, value in (("captions.json", "{}"), ("captions_table.json", "[]"), ("x.json", "{}")):
+        (tmp_path / "a" / "b").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a" / "b" / name).write_text(value)
+    assert layout_files(str(tmp_path), COCO) == [tmp_path / "a" / "b" / "captions.json"]
 
 
 def test_tables_in_the_folders_of_splits(tmp_path: Path) -> None:
@@ -114,6 +131,10 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
     for name in ("train/x/1.wav", "train/y/z/2.FLAC", "dev/x/3.mp3", "dev/x/val/4.mp3"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(name.encode())
+    for name in ("train", "val", "extra"):
+        (tmp_path / "flat" / name).mkdir(parents=True)
+        (tmp_path / "flat" / name / "1.wav").touch()
+    assert {*read_source(str(tmp_path / "flat"), Counts(), "audio")} == {"train", "validation"}
     splits = read_source(str(tmp_path / "in"), counts := Counts(), "audio")
     assert sorted(counts.values()) == [2] and read_source(
         str(tmp_path / "in" / "dev" / "x"), Counts(), "audio"
@@ -151,10 +172,11 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
 
 def test_folders_of_a_shard_separate_examples(tmp_path: Path) -> None:
     members = {"a/": b"", "a/1.txt": b"one", "b/": b"", "b/1.txt": b"two"}
-    members["b/1.json"] = b'{"speaker": 3}'
+    members["b/1.json"] = b'{"speaker": 3, "names": ["x", "y"], "no": [4]}'
     source = write_shard(tmp_path / "a.tar", {**members, "b/1.wav": b"sound"})
     table = read_source(str(source), Counts(), "audio")["train"]
     assert table.values("text") == ["one", "two"] and table.values("speaker") == [None, 3]
+    assert table.values("names") == [None, ["x", "y"]] and "no" not in table.columns
 
 
 def test_shards_are_read_although_tables_of_their_records_lie_beside_them(tmp_path: Path) -> None:
