@@ -53,10 +53,13 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(("option", "placement"), PAIRS)
 def test_it_trains_and_recomputes_the_same(option: str, placement: str) -> None:
-    plain, again = (
-        list(run(build(option, placement, checkpoint_activations=recompute), *inputs()))
-        for recompute in (False, True)
-    )
+    results, calls = [], []
+    for recompute in (False, True):
+        model = build(option, placement, checkpoint_activations=recompute)
+        model.layers[1].register_forward_pre_hook(lambda *_: calls.append(1))
+        results.append(list(run(model, *inputs())))
+    assert len(calls) == 1 + 2, "the second time, the layer runs twice"
+    plain, again = results
     assert all(tensor.isfinite().all() for tensor in plain)
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
 

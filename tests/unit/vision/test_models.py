@@ -44,6 +44,8 @@ def test_a_convolutional_stem_has_a_vector_for_each_patch(patch: int) -> None:
     convolutions = [layer for layer in stem.layers if isinstance(layer, nn.Conv2d)]
     assert math.prod(each.stride[0] for each in convolutions) == patch
     assert convolutions[1].stride == (1, 1) and stem.layers[-1] is convolutions[-1]
+    between = [nn.Conv2d, nn.GroupNorm, nn.GELU] * (len(convolutions) - 1)
+    assert [type(layer) for layer in stem.layers[:-1]] == between
     # A vector stands where its patch does: no far pixel moves it as much.
     pixels = images.clone().requires_grad_()
     stem(pixels)[:, 0].square().sum().backward()
