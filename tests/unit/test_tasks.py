@@ -54,7 +54,9 @@ def test_masked_documents_do_not_meet(counting: Path) -> None:
 
 def test_a_vocabulary_too_small_is_refused(counting: Path) -> None:
     config = TextDataConfig(source=str(counting), tokenizer="bytes", max_length=48)
-    task = CausalLanguageModeling(LanguageModelConfig(**SIZES, vocab_size=100), config, 1)
+    large, task = (CausalLanguageModeling(LanguageModelConfig(**SIZES, vocab_size=size), config, 1)
+                   for size in (300, 100))  # fmt: skip
+    assert large.build_model().head.out_features == 300
     with pytest.raises(ValueError, match="is too small for the 260 tokens of the tokenizer"):
         task.prepare()
 

@@ -72,9 +72,11 @@ def test_tables_of_pieces_and_with_other_columns(tmp_path: Path) -> None:
         ("/data/a-0.00", "part", "/data/a-0.00", Segment(0.0, 1.0)),
         ("b", "said", "7", WHOLE),
     ]
-    (tmp_path / "b.csv").write_text("one,two,text\na.wav,yes,no\n")
-    table, _ = read(tmp_path / "b.csv", audio_column="one", text_column="two", text_case="upper")
-    assert rows(table) == [("a", "YES", "a", WHOLE)]
+    (tmp_path / "b.csv").write_text("one,two,text\na.wav,Yes,no\n")
+    columns = {"audio_column": "one", "text_column": "two"}
+    for case, said in (("upper", "YES"), ("lower", "yes"), ("keep", "Yes")):
+        table, _ = read(tmp_path / "b.csv", **columns, text_case=case)
+        assert rows(table) == [("a", said, "a", WHOLE)]
     with pytest.raises(ValueError, match=r"b.csv has no column 'audio' .*data.audio_column"):
         read(tmp_path / "b.csv")
     lines = [{"audio": "a.wav", "text": "x", "split": split} for split in ("train", "dev")]
@@ -317,6 +319,7 @@ def test_speakers_are_held_out(tmp_path: Path) -> None:
 def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> None:
     for folder in (tmp_path / "train", tmp_path / "dev"):
         write(folder / "good.wav")
+        write(folder / "half.wav", seconds=0.5)
         write(folder / "long.wav", seconds=3)
         write(folder / "short.wav", seconds=0.02)
         (folder / "empty.wav").touch()
@@ -326,7 +329,7 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
     }  # fmt: skip
     lines = [{"id": name[:-4], "audio": name, "text": "x"} for name in wanted]
     lines += [{"id": "mute", "audio": "good.wav", "text": " "},
-              {"id": "fast", "audio": "good.wav", "text": "x" * 61},
+              {"id": "fast", "audio": "half.wav", "text": "x" * 31},
               {"audio": "good.wav"}]  # fmt: skip
     for name in ("train", "dev"):
         its = [each | {"audio": f"{name}/{each['audio']}"} for each in lines]

@@ -95,6 +95,8 @@ def test_intermediate_losses_are_means_over_layers() -> None:
     torch.testing.assert_close(found.total, total)
     torch.testing.assert_close(same.total, total)
     torch.testing.assert_close(same.parts, found.parts)
+    (net,) = small_model(**EVERYTHING, dropout=0.5).train().intermediate
+    assert not torch.equal(*(net(torch.ones(9, 16)) for _ in range(2)))
 
 
 def gradients(model: Transducer, given) -> tuple[TransducerLoss, dict[str, Tensor]]:

@@ -50,8 +50,12 @@ def test_words_and_noise_are_as_configured() -> None:
     two = SpeechDataConfig(synthetic=SyntheticConfig(words=(2, 2), snr=(0, 0), train_utterances=4))
     noisy = synthetic_table("spoken-digits", two, 1, True)
     assert {len(text.split()) for text in noisy.values("text")} == {2}
-    quiet = SpeechDataConfig(synthetic=SyntheticConfig(words=(2, 2), snr=(90, 90)))
+    quiet = SpeechDataConfig(
+        synthetic=SyntheticConfig(words=(2, 2), snr=(90, 90), train_utterances=4)
+    )
     clear = synthetic_table("spoken-digits", quiet, 1, True)
+    peaks = [np.abs(row["audio"].sound().samples).max() for row in map(clear.__getitem__, range(4))]
+    assert max(peaks) > 1.3 * min(peaks)  # some speak louder
     for number in range(4):
         first, second = (each[number]["audio"].sound().samples for each in (noisy, clear))
         scale = (first @ second) / (second @ second)
@@ -94,6 +98,9 @@ def test_a_voice_has_its_pitch_its_tract_and_its_rate() -> None:
     second = PHONES["EH"].formants[1]
     assert band(spoken("EH EH EH", tract=1.3), 1.15 * second, 1.45 * second) > 0.05
     assert band(spoken("EH EH EH"), 1.15 * second, 1.45 * second) < 0.03
+    above = [band(spoken("AA AA AA", tilt=tilt), 2000, 3500) for tilt in (0.7, 1.2)]
+    assert above[0] > 2 * above[1]
+    assert np.ptp(spoken("AA AA AA", breath=0.06) - spoken("AA AA AA")) > 0.01
     for phones in ("AA", "K", "P"):  # the largest sample of stops is below 0
         assert np.abs(spoken(phones)).max() == pytest.approx(0.5)
     lengths = [len(spoken("AA AA AA", rate=rate)) / 16000 for rate in (0.5, 2.0)]

@@ -139,6 +139,8 @@ def test_what_does_not_fit_is_refused() -> None:
     task = SpeechRecognition(replace(MODEL, vocab_size=3), DATA, 1)
     with pytest.raises(ValueError, match=r"model\.vocab_size \(3\) is too small.*transcripts"):
         task.prepare()
+    task = SpeechRecognition(replace(MODEL, vocab_size=300), replace(DATA, tokenizer="bytes"), 1)
+    assert task.build_model().joiner.output.out_features == 300 > task.vocabulary.size
     both = {"source": "builtin:spoken-digits", "validation_source": "builtin:spoken-digits"}
     with pytest.raises(ValueError, match="is the source of the training data and of"):
         made(**both).prepare()
@@ -322,6 +324,7 @@ def test_a_run_keeps_what_its_model_needs(run: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(batching, "load_speech", refuse)
     task: Any = load_run(run, "auto", {}).task
     assert task.vocabulary.decode(task.vocabulary.encode(["one"])[0]) == "one"
+    assert Path(task.data_config.cmvn).samefile(run / "assets" / "cmvn.json")
 
 
 def test_a_run_begins_with_the_weights_of_another(
