@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from magneto.data.stream import evaluation_order
 from magneto.data.table import table_of_columns
 from magneto.functional import cross_entropy
 from magneto.language.causal_lm import CausalLanguageModeling
@@ -123,6 +124,10 @@ def test_image_classification() -> None:
         "calibration_error": 2 / 3 - 1 / 3,
     }  # fmt: skip
     assert task.baseline() == pytest.approx(expected)
+    task.evaluation_batch = 2
+    first = [labels[row] for row in evaluation_order(3)[:2]]
+    loss = -sum(log((3 if label == 1 else 1) / 10) for label in first) / 2
+    assert task.baseline(1)["loss"] == pytest.approx(loss)
 
 
 def test_a_limit_takes_the_batches_that_are_scored(tmp_path: Path) -> None:

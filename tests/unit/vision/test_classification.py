@@ -119,8 +119,11 @@ def test_the_objectives() -> None:
                        for name in ("cross_entropy", "binary_cross_entropy"))  # fmt: skip
     model, t = crossed.build_model(), batch["targets"]
     logits = model(batch["images"])
-    expected = -(t * logits.log_softmax(1)).sum()
-    torch.testing.assert_close(crossed.loss(model, batch).total, expected)
+    batch["labels"][0] = logits[0].argmax()
+    expected, right = -(t * logits.log_softmax(1)).sum(), logits.argmax(1) == batch["labels"]
+    found = crossed.loss(model, batch)
+    torch.testing.assert_close(found.total, expected)
+    assert found.logs["accuracy"] == right.sum() > 0
     shares = logits.sigmoid()
     expected = -(t * shares.log() + (1 - t) * (1 - shares).log()).sum()
     found = binary.loss(model, batch)
@@ -148,6 +151,10 @@ def test_mixup_or_cutmix_alone_mixes_and_otherwise_the_next_time() -> None:
         for key, plain in (("images", batch["images"]), ("targets", torch.eye(4, 10))):
             same = [torch.equal(first[key], plain), torch.equal(first[key], second[key])]
             assert same == [not (mixup or cutmix)] * 2, (mixup, cutmix, key)
+        other = task.finish(2)(batch, np.arange(4), np.zeros(4, int))["targets"]
+        if mixup:
+            shares = [float(mix[0, 0]) for mix in (first["targets"], other)]
+            assert len({*shares, float(first["targets"][2, 2])}) == 3, "pairs and seeds differ"
 
 
 def test_figures_count_answers_and_show_the_surest_mistakes(
@@ -159,7 +166,7 @@ def test_figures_count_answers_and_show_the_surest_mistakes(
     model = task.build_model().eval()
     model.head.weight.data.mul_(1000)
     drawn: dict[str, Any] = {}
-    for name in ("confusion", "mistakes"):
+    for name in ("confusion", "mistakes", "attention"):
         monkeypatch.setattr(
             drawing, f"{name}_figure", lambda *given, name=name: drawn.setdefault(name, given)
         )
@@ -167,14 +174,18 @@ def test_figures_count_answers_and_show_the_surest_mistakes(
     counts, wrong = np.zeros((10, 10), int), []
     for batch in task.validation_batches():
         chances = model(batch["images"]).detach().softmax(1)
-        for label, row in zip(batch["labels"].tolist(), chances, strict=True):
+        for image, label, row in zip(
+            batch["images"], batch["labels"].tolist(), chances, strict=True
+        ):
             answer = int(row.argmax())
             counts[label, answer] += 1
             if answer != label:
-                wrong.append((-float(row[answer]), f"label {label}\nmodel {answer}, "))
+                wrong.append((-float(row[answer]), f"label {label}\nmodel {answer}, ", image))
     assert np.array_equal(drawn["confusion"][0], counts) and len(wrong) > MISTAKES
-    for said, (_, words) in zip(drawn["mistakes"][1], sorted(wrong)[:MISTAKES], strict=True):
-        assert said.startswith(words)
+    surest = sorted(wrong, key=lambda one: one[:2])[:MISTAKES]
+    for image, said, (_, words, seen) in zip(*drawn["mistakes"][:2], surest, strict=True):
+        assert said.startswith(words) and torch.equal(image, seen)
+    torch.testing.assert_close(*drawn["attention"][1:3], atol=0.01, rtol=0)  # pixels in [-1, 1]
 
 
 def test_validation_images_without_a_label_are_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from magneto.data.formats import OTHER_FILES
 from magneto.data.media import Files, HubMedia
 from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import Classes, Table, table_of_columns
+from magneto.vision import images
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import (
@@ -234,6 +235,9 @@ def test_hugging_face_data_sets(tmp_path: Path) -> None:
 def test_digits_and_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.setattr("magneto.vision.images.SCENES", {"train": 6, "validation": 60})
+    compose, drawn = images._compose, list[set[bytes]]()
+    monkeypatch.setattr(images, "_compose", lambda digits, *given: drawn.append(
+        {digit.tobytes() for digit in digits}) or compose(digits, *given))  # fmt: skip
     found, scenes = load("builtin:digits"), load("builtin:scenes")
     assert (len(found.train), len(found.validation), len(found.classes)) == (1438, 359, 10)
     assert found.train.pixels(0).shape == (8, 8, 1) and found.train.columns[0].peak == 240
@@ -244,3 +248,9 @@ def test_digits_and_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({scenes.validation.pixels(n).tobytes() for n in range(60)}) == 60
     # Digits are brighter than what is behind them.
     assert image[mask > 0].mean() > image[mask == 0].mean() + 30
+    rows, other = (
+        [{*part.table.rows.tolist()} for part in (splits.train, splits.validation)]
+        for splits in (found, load_images(ImageDataConfig(source="builtin:digits"), 2))
+    )
+    assert rows[0] | rows[1] == {*range(1797)} and not rows[0] & rows[1] and rows != other
+    assert len(drawn) == 2 and not drawn[0] & drawn[1], "digits to validate on are others"

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from magneto.vision import figures as drawing
 from magneto.vision.config import ImageModelConfig
-from magneto.vision.masked_modelling import MaskedImageModel
-from tests.unit.vision.small import PATCHES, built, small_recipe, small_task
+from magneto.vision.masked_modelling import MaskedImageModel, figures
+from tests.unit.vision.small import PATCHES, built, small_task
 
 OPTIONS = {
     "no class token": {"class_token": "none"},
@@ -59,6 +60,7 @@ def test_a_second_guess_sees_the_top_through_the_class_token_alone() -> None:
     x = model.class_token(model.hide(model.embedding(images), hidden))
     middle, last = model.encoder.features(x, (1, 2))
     again = model.aggregation(middle, last)
+    assert len(model.aggregation.encoder.layers) == model.config.aggregation_depth == 2
     other = last.clone()
     other[:, 1:] += 1
     assert torch.equal(model.aggregation(middle, other), again)
@@ -109,14 +111,25 @@ def test_the_baseline_answers_with_code_frequencies() -> None:
     )
 
 
-def test_pixels_of_plain_batches_are_normalised_alike_whatever_the_model_reads() -> None:
-    sized = {"model__image_size": 8, "model__patch_size": 2, "model__channels": 1}
-    tasks = [small_recipe("image-modelling", data__normalisation=name, **sized).build_task()
-             for name in ("half", "imagenet")]  # fmt: skip
-    read, other = (task.fixed_batches(task.splits.train)[0]["images"] for task in tasks)
-    plain = [task.plain_batches()[0]["images"] for task in tasks]
-    assert torch.equal(plain[0], read) and torch.equal(plain[1], read)
-    assert not torch.equal(other, read)
+def test_figures_and_codes_are_of_pixels_whatever_the_model_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: dict[str, Any] = {}
+    for name in ("guesses", "attention"):
+        monkeypatch.setattr(
+            drawing, f"{name}_figure", lambda *given, name=name: drawn.setdefault(name, given)
+        )
+    task = small_task("image-modelling", data__normalisation="imagenet")
+    model = built(task).eval()
+    figures(task, model)
+    seen, _, _, guesses, *_ = drawn["guesses"]
+    plain = torch.cat([b["images"] for b in task.fixed_batches(task.splits.validation, "half")])
+    torch.testing.assert_close(seen, plain, atol=1e-5, rtol=0)
+    known = task.fixed_batches(task.splits.train, "half")[0]["images"]
+    assert torch.equal(task.plain_batches()[0]["images"], known) and known.max() == 1
+    torch.testing.assert_close(drawn["attention"][2], plain[:8], atol=1e-5, rtol=0)
+    first = task.validation_batches()[0]
+    assert torch.equal(guesses, model(first["images"][:8], first["hidden"][:8]).argmax(-1))
 
 
 def test_an_image_has_another_mask_in_the_next_epoch() -> None:

@@ -123,6 +123,10 @@ def test_one_window_and_a_whole_image_are_the_model_s_own_answer() -> None:
     expected = F.interpolate(answer, size=size, mode="bilinear", align_corners=False)[0]
     torch.testing.assert_close(next(iter(models.pixel_logits(model, [image]))), expected)
     torch.testing.assert_close(models.whole_logits(model, image), expected)
+    padded = models.whole_logits(model, F.pad(image[:, 1:, 3:], (0, 3, 0, 1)))
+    torch.testing.assert_close(models.whole_logits(model, image[:, 1:, 3:]), padded[:, :15, :13])
+    for level, side in enumerate((16, 8, 4, 2)):
+        assert small_model(auxiliary_level=level)(image[None]).auxiliary.shape[2:] == (side, side)
 
 
 # Of the run to begin with: segmentation's encoder on another grid.
@@ -268,4 +272,6 @@ def test_features_are_the_layers_own_places() -> None:
 def test_features_far_from_zero_are_standardised_alike() -> None:
     pytest.importorskip("sklearn")
     features, labels = 100 + torch.arange(20.0)[:, None] % 2, torch.arange(20) % 2
-    assert linear_accuracy(features, labels, features, labels) == 1
+    for some in (slice(0, None, 2), slice(1, None, 2)):
+        assert linear_accuracy(features, labels, features[some], labels[some]) == 1
+    assert linear_accuracy(features, torch.zeros(20), features[:4], torch.arange(4)) == 0.25

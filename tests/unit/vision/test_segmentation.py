@@ -73,6 +73,7 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
     for lost, mask in zip(batch["broken"].tolist(), batch["masks"], strict=True):
         assert (mask == 255).all() == lost
     assert task.problems.describe() == f"{BROKEN}: 2"
+    assert measured(task, task.build_model())["broken"] == 2
     (batch,) = task.train_stream(3, 1).batch(0)
     assert batch["images"].shape == (3, 3, 16, 16) and batch["masks"].shape == (3, 16, 16)
     assert batch["broken"].sum() == 2
@@ -83,6 +84,11 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
 def test_images_of_the_same_name_have_pictures_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    counted: list[np.ndarray] = []
+    monkeypatch.setattr(
+        "magneto.vision.figures.confusion_matrix",
+        lambda counts, words: counted.append(counts) or (b"<svg", 0),
+    )
     monkeypatch.setattr("magneto.figures.save", lambda *given, **how: b"<svg")
     write_pairs(tmp_path, [(16, 16)] * 2)
     for kind in ("images", "annotations"):
@@ -91,6 +97,8 @@ def test_images_of_the_same_name_have_pictures_of_their_own(
     task = task_of(tmp_path)
     found = {figure.name: figure.title for figure in figures_of(task, task.build_model().eval())}
     assert [*found.values()].count("Segmentation of 0.png") == 2
+    masks = [task.splits.validation.mask(number) for number in range(2)]
+    assert counted[0].sum(1).tolist() == np.bincount(np.ravel(masks)).tolist()
 
 
 NAMES = ["sky", "road", "tree", "car"]
@@ -163,16 +171,19 @@ def test_splits_that_have_images_and_masks(tmp_path: Path) -> None:
 def test_scores_are_of_pixels_at_the_masks_size(tmp_path: Path) -> None:
     """By numpy, from the logits of each image alone, resized to its mask."""
     task = task_of(tmp_path, {"fit": (64, 32)})
-    model = task.build_model().eval()
-    matrix, loss = np.zeros((5, 5)), 0.0
+    task.evaluation_batch = 4
+    model, held = task.build_model().eval(), task.splits.validation
+    matrix, loss, batches = np.zeros((5, 5)), 0.0, task.validation_batches()
     with torch.no_grad():
-        for batch in task.validation_batches():
-            for image, mask in zip(batch["images"], batch["masks"], strict=True):
+        for plan, batch in zip(batches.plans, batches, strict=True):
+            for row, image, mask in zip(plan, batch["images"], batch["masks"], strict=True):
+                assert np.array_equal(mask, held.mask(row))
                 assert image.shape[1:] == size_to_fit(*mask.shape, (64, 32))
                 logits = next(pixel_logits(model, [image]))[None]
                 large = F.interpolate(logits, mask.shape, mode="bilinear", align_corners=False)
                 loss += F.cross_entropy(large, mask[None].long(), reduction="sum").item()
                 np.add.at(matrix, (mask.numpy(), large[0].argmax(0).numpy()), 1)
+                assert np.array_equal(task.segment(model, held.pixels(row)), large[0].argmax(0))
     found = measured(task, model)
     assert matrix.sum() == sum(height * width for height, width in SIZES)
     assert found["pixel_accuracy"] == pytest.approx(matrix.trace() / matrix.sum())

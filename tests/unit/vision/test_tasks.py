@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.data.stream import named_tensors
 from magneto.data.workers import BatchPrefetcher
 from magneto.files import read_json
 from magneto.lab.sweep import check_weights_first
@@ -26,15 +27,18 @@ from magneto.vision.config import (
     ImageModelConfig,
     ImageModellingDataConfig,
     ImageTokenizerConfig,
+    PairedAugmentationConfig,
     SegmenterConfig,
     derive_sizes,
 )
 from magneto.vision.decoding import BrokenImage
+from magneto.vision.frozen_features import collect_features
 from magneto.vision.images import BROKEN, BY_PILLOW
 from magneto.vision.targets import weights_digest
 from magneto.weights import open_tensors
 from tests.problems import listed
 from tests.recorded_progress import RecordedProgress
+from tests.unit.vision import small
 from tests.unit.vision.image_files import (
     class_folders,
     encoded,
@@ -207,7 +211,10 @@ def test_another_run_s_sizes_come_first(tokenizer_run: Path, tmp_path: Path) -> 
     """28 x 28 pixels are read as the 8 x 8 of the encoder, or of the tokenizer."""
     source = grey_squares(tmp_path / "images", 28)["data__source"]
     modelling = {"data__image_tokenizer": str(tokenizer_run), "model__codes": None}
-    assert sizes_of(small_task("image-modelling", data__source=source, **modelling))[:2] == [8, 2]
+    task = small_task("image-modelling", data__source=source, **modelling)
+    assert sizes_of(task) == [8, 2, 1, 17]
+    with pytest.raises(ValueError, match=r"model.codes is 8, but the image tokenizer has 16"):
+        small_task("image-modelling", data__source=source, **{**modelling, "model__codes": 8})
     train_small("image-classification", tmp_path / "encoder", training__steps=1)
     begun = {"data__source": source, "model__pretrained": str(tmp_path / "encoder")}
     assert sizes_of(small_task("image-classification", **begun)) == [8, 2, 1, 16]
@@ -234,12 +241,36 @@ def test_every_epoch_draws_otherwise_for_an_image() -> None:
     def example(index: int, random: np.random.Generator) -> dict[str, float]:
         return {"index": index, "drawn": random.random()}
 
-    stream, drawn = image_stream(6, example, 6, 1), []
-    for epoch in (0, 1):
-        (batch,) = stream.batch(epoch)
-        drawn += [dict(zip(batch["index"].tolist(), batch["drawn"].tolist(), strict=True))]
-    assert drawn[0].keys() == drawn[1].keys() == {*range(6)}
-    assert len({*drawn[0].values(), *drawn[1].values()}) == 12
+    drawn: list[float] = []
+    for seed, epoch in ((1, 0), (1, 1), (2, 0)):
+        (batch,) = image_stream(6, example, 6, seed).batch(epoch)
+        assert sorted(batch["index"].tolist()) == [*range(6)]
+        drawn += batch["drawn"].tolist()
+    assert len({*drawn}) == 18
+
+
+@pytest.mark.parametrize("name", ["image-classification", "image-modelling", "image-tokenizer"])
+def test_training_images_alone_are_augmented_and_repeated(name: str) -> None:
+    changes = {"data__mixup": 0.0, "data__cutmix": 0.0} if name == "image-classification" else {}
+    plain = small_task(name, **changes)
+    task = small_task(name, **changes, data__augmentation__flip=1.0, data__augmentation__repeats=2)
+    held, expected = (each.validation_batches()[0]["images"] for each in (task, plain))
+    assert torch.equal(held, expected)
+    known = {image.numpy().tobytes() for batch in plain.fixed_batches(plain.splits.train)
+             for image in batch["images"]}  # fmt: skip
+    images = task.train_stream(8, 1).batch(0)[0]["images"]
+    assert {image.flip(-1).contiguous().numpy().tobytes() for image in images} < known
+    assert len(images.unique(dim=0)) == 4
+
+
+@pytest.mark.parametrize("name", small.SMALL)
+def test_a_dummy_batch_is_like_one_of_images(name: str, tmp_path: Path) -> None:
+    task = small_task(name, **small.striped(name, tmp_path / "data"))
+    made, read = (
+        {key: (tensor.shape, tensor.dtype) for key, tensor in named_tensors(batch).items()}
+        for batch in (task.dummy_batch(4), task.train_stream(4, 1).batch(0)[0])
+    )
+    assert {key: read[key] for key in made} == made and {*read} - {*made} <= {"batch.labels"}
 
 
 def test_many_broken_images_in_a_row_end_training() -> None:
@@ -261,6 +292,8 @@ def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> N
     with closing(stream) as ahead:
         list(islice(ahead.start(), 12))
     (held,) = task.validation_batches()
+    read = collect_features(task, task.build_model())
+    assert [(len(features.labels), features.broken) for features in read] == [(17, 3)] * 2
     lost = held["images"][held["broken"]]
     assert len(lost) == 3 and not lost.any() and len(held["labels"]) == 20
     kinds = {Path(name).stem: (kind, why) for kind, name, why in listed(run)}
@@ -286,11 +319,14 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (ImageClassifierConfig, {**BACKBONE, "image_size": 9}, r"\(2\) must divide image_size \(9\)"),
     (ImageTokenizerConfig, {"teacher": "clop"}, "hog, pixels, clip:PATH.*not 'clop'"),
     (ImageModelConfig, {**BACKBONE, "aggregation_layer": 3}, r"below layers \(3\), not 3"),
+    (ImageModelConfig, {"aggregation_layer": 9, "class_token": "none"}, "class_token 'learned'"),
     (ImageModelConfig, {"stem": "convolutions"}, "stem must be 'linear'"),
+    (SegmenterConfig, {"image_size": 16, "stride": 16}, "at least 32 pixels"),
     (SegmenterConfig, {**SEGMENTER, "stride": 17}, r"stride must be from 1 to image_size \(16\)"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 1, 2, 4)}, r"with the top layer \(3\)"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 2, 1, 3)}, r"1, 3\] must ascend"),
     (AugmentationConfig, {"crop_scale": (0.5, 0.2)}, "crop_scale must have the smaller share"),
+    (PairedAugmentationConfig, {"resize": (2.0, 0.5)}, "resize must have the smaller factor"),
     (ImageModellingDataConfig, {"augmentation": AugmentationConfig(erasing=0.5)}, "must be 0"),
     (ImageDataConfig, {"source": "builtin:digit"}, "builtin:digits, builtin:scenes"),
 ]

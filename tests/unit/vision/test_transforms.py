@@ -173,6 +173,9 @@ def test_masks_are_numbers_of_classes() -> None:
     palette.putpalette([255, 0, 0] * 256)
     assert np.array_equal(decode_mask(encoded(palette)), mask)
     assert np.array_equal(decode_mask(encoded(Image.fromarray(mask.astype(np.uint16)))), mask)
+    exif = Image.Exif()
+    exif[decoding.ORIENTATION] = 6  # as its image, it is turned clockwise
+    assert decode_mask(encoded(mask, exif=exif)).tolist() == [[3, 0], [4, 1], [5, 2]]
     with pytest.raises(BrokenImage, match="not colours"):
         decode_mask(encoded(photo()))
     for kind in ("GIF", "JPEG", "TIFF", "WEBP"):  # may change numbers
@@ -214,6 +217,7 @@ def test_without_augmentation_pixels_are_normalised_alone() -> None:
         wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
         found = InputFormat(48, 3, name).normalise(photo())
         assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
+        assert np.array_equal(InputFormat(48, 3, name).restore(found), photo())
 
 
 def test_extreme_shapes_stay_small() -> None:
@@ -273,6 +277,12 @@ def test_flipping_and_erasing() -> None:
     assert np.array_equal(flipped[:, ::-1], picture.pixels())
     plain = Augmentation(InputFormat(12), AugmentationConfig()).pixels(picture, rng(1))
     assert np.array_equal(plain, centre_crop(picture, 12, 12))
+    whole = FORMAT.normalise(photo(7, 32, 32))
+    for name, strength in {"flip": 1, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4,
+                           "hue": 0.1, "rand_augment": 9, "erasing": 1}.items():  # fmt: skip
+        change = Augmentation(FORMAT, AugmentationConfig(**{name: strength}))  # type: ignore[arg-type]
+        found = [change(PixelPicture(photo(7, 32, 32)), rng(number)) for number in range(4)]
+        assert not all(np.array_equal(image, whole) for image in found), name
     config = AugmentationConfig(crop="random_resized", crop_scale=(0.01, 0.02))
     ramp = PixelPicture(np.arange(100, dtype=np.uint8).repeat(300).reshape(100, 100, 3))
     part = Augmentation(InputFormat(24), config).pixels(ramp, rng(1))
@@ -311,6 +321,16 @@ def test_an_image_and_its_mask_go_the_same_way() -> None:
     assert (part != IGNORED).sum() == 400 and (part[20:] == IGNORED).all()
     _, part = PairedAugmentation(FORMAT, config, (16, 16))(pixels, mask, rng(1))
     assert (part != IGNORED).sum() == 256
+    change = PairedAugmentation(FORMAT, PairedAugmentationConfig(resize=(0.5, 1.5)))
+    sides = [(change(pixels, mask, rng(n))[1] != IGNORED).sum() ** 0.5 for n in range(30)]
+    assert 10 <= min(sides) < 12 and 28 < max(sides) <= 30
+    pixels, mask = pair()
+    for flip in (0.0, 1.0):
+        config = PairedAugmentationConfig(resize=(1.0, 1.0), flip=flip)
+        parts = [PairedAugmentation(FORMAT, config)(pixels, mask, rng(n))[1] for n in range(40)]
+        assert {*np.unique(parts)} == {*np.unique(mask)}, "crops reach every corner"
+        rising = np.diff(np.array(parts, int), axis=2) * (-1) ** flip
+        assert (rising >= 0).all()
 
 
 def test_no_class_has_nearly_all_of_a_crop() -> None:
@@ -344,6 +364,8 @@ def test_distortion_changes_colours_alone() -> None:
     shifted = np.array([photometric_distortion(red, 1.0, rng(n))[0, 0] for n in range(50)], int)
     assert (shifted.argmax(1) == 0).all()
     assert {*np.sign(shifted[:, 1] - shifted[:, 2])} >= {-1, 1}  # to yellow and to magenta
+    saturations = 1 - shifted.min(1) / shifted.max(1)  # 0.73 before
+    assert saturations.min() < 0.5 and saturations.max() > 0.9
 
 
 def test_jitter_changes_by_its_strengths() -> None:
@@ -360,6 +382,7 @@ def test_jitter_changes_by_its_strengths() -> None:
         2,
     ]
     assert np.asarray(adjust_colour(red, 0.0, 2.0))[0, 0].tolist() == [200, 0, 0]
+    assert np.asarray(adjust_colour(red, 0.0, 0.5))[0, 0].tolist() == [200, 100, 100]
 
     def changed(shown: np.ndarray, **strength: float) -> np.ndarray:
         config = AugmentationConfig(**strength)
@@ -387,6 +410,8 @@ def test_random_boxes_have_the_shares_and_shapes_that_are_asked_for() -> None:
     assert 0.19 < min(shares) < 0.25 and 0.7 < max(shares) < 0.81
     assert 0.49 < min(shapes) < 0.6 and 1.7 < max(shapes) < 2.02
     assert all(box.top + box.height <= 300 and box.left + box.width <= 400 for box in boxes)
+    places = [(box.top / (301 - box.height), box.left / (401 - box.width)) for box in boxes]
+    assert np.mean(places, axis=0) == pytest.approx(0.5, abs=0.05)
 
 
 def test_about_half_of_two_operations_are_applied() -> None:

@@ -103,6 +103,10 @@ def test_targets_are_what_was_hidden_and_the_loss_is_a_sum_over_them(tmp_path: P
                                for draw in (0, 1)], len(task.train_captions[1]))  # fmt: skip
     assert not torch.equal(first["words"], second["words"])
     assert first["broken"] == second["broken"] == round(0.7 * (count - 1))
+    twice = {**batch, "rows": torch.tensor([1, 1])}
+    one, other = (task.finish(seed)({**twice}, np.arange(2), np.zeros(2))["words"].view(2, -1)
+                  for seed in (1, 2))  # fmt: skip
+    assert not torch.equal(one[0], one[1] - count) and not torch.equal(one, other)
 
 
 def test_metrics_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +129,10 @@ def test_metrics_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     lost = task.summarise({**sums, "broken": 1}, [half])
     assert lost["broken"] == 1 and 0 < lost["cider"] < found["cider"]
     least = task.baseline()
-    assert 2 < least["loss"] < np.log(260)
+    known = 1 + np.bincount(np.concatenate([text[1:] for text in task.train_captions]))
+    chances = np.append(known, np.ones(260 - len(known))) / (known.sum() + 260 - len(known))
+    asked = torch.cat([batch["targets"] for batch in task.validation_batches()])
+    assert least["loss"] == pytest.approx(-np.log(chances)[asked].mean())
     task.training_texts = lambda: ["a dog", "image 3 of val", "image 3 of val", "x"]
     scores = cider(["image 3 of val"] * 2, references)
     assert task.baseline()["cider"] == pytest.approx(sum(scores) / 2)
@@ -161,22 +168,32 @@ def log_probability(after: Callable[[tuple[int, ...]], Tensor], tokens: list[int
     return sum(after(tuple(tokens[:place]))[token].item() for place, token in enumerate(tokens))
 
 
-def all_captions() -> list[list[int]]:
-    """Of up to four tokens; the last of those that have no end is of the greatest length."""
-    found = [[*words, 2] for length in range(4) for words in product((0, 1), repeat=length)]
-    return found + [list(words) for words in product((0, 1), repeat=4)]
+class DrawnWriter(CaptionWriter):
+    """Two words and the end, with probabilities that are drawn for each beginning and image."""
+
+    def next_words(self, images: Tensor, written: Tensor) -> Tensor:
+        seeds = [hash((int(images[0, 0, 0, 0]), *row)) for row in written.tolist()]
+        draws = [torch.Generator().manual_seed(seed) for seed in seeds]
+        return torch.stack([2 * torch.randn(3, generator=draw) for draw in draws]).log_softmax(-1)
 
 
-@torch.no_grad()
-def test_many_beams_find_the_best_of_all() -> None:
-    made = writer()
-    for image in torch.randn(2, 1, 3, 8, 8):
-        after = next_word(made, image)
-        logs = {tuple(tokens): log_probability(after, tokens) for tokens in all_captions()}
-        for penalty in (0.0, 0.6, 2.0):
-            best = max(logs, key=lambda tokens: logs[tokens] / len(tokens) ** penalty)
-            (found,) = made.search(image, CaptionSearch(beams=64, length_penalty=penalty))
-            assert tuple(found) == tuple(token for token in best if token != 2)
+def test_beams_stop_as_soon_as_nothing_better_can_come() -> None:
+    """By a search that goes on to the end; with many beams, it tries all captions."""
+    config = ImageCaptionerConfig(**{**SMALL, "max_length": 7})
+    made = DrawnWriter(torch.nn.Identity(), config, SmallTokenizer())
+    for number, penalty, beams in product(range(3), (0.0, 0.6, 2.0), (2, 3, 32)):
+        image, ended = torch.full((1, 3, 8, 8), number), dict[tuple[int, ...], float]()
+        after, going = next_word(made, image), {(): 0.0}
+        for length in range(1, 7):
+            grown = {(*words, token): total + float(after(words)[token])
+                     for words, total in going.items() for token in range(3)}  # fmt: skip
+            best = sorted(grown, key=grown.__getitem__, reverse=True)[: 2 * beams]
+            done = [words for words in best if words[-1] == 2 or length == 6]
+            ended |= {words: grown[words] / length**penalty for words in done}
+            going = {words: grown[words] for words in best if words not in done}
+            going = dict([*going.items()][:beams])
+        expected = [token for token in max(ended, key=ended.__getitem__) if token != 2]
+        assert made.search(image, CaptionSearch(beams=beams, length_penalty=penalty)) == [expected]
 
 
 @torch.no_grad()

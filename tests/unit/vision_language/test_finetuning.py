@@ -16,6 +16,7 @@ from magneto.recipe import RUN_FILE, load_recipe
 from magneto.runs import load_run
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.task import figures_of
+from magneto.vision.config import AugmentationConfig
 from magneto.vision_language.config import VisionLanguageConfig
 from magneto.vision_language.finetuning import held_config, load_pretrained, pretrained_inputs
 from magneto.weights import StoredTensor, open_tensors
@@ -62,6 +63,15 @@ def test_broken_images_are_replaced_or_marked(name: str, tmp_path: Path) -> None
     for path in ", ".join(map(held.name, range(len(held)))).split(", "):
         Path(path).write_bytes(b"no image")
     assert figures_of(task, task.build_model().eval()) == []
+
+
+@every_task
+def test_training_images_alone_are_augmented(name: str, tmp_path: Path) -> None:
+    task = TASKS[name](tmp_path, augmentation=AugmentationConfig(erasing=1.0))
+    for batch, noisy in ((task.train_stream(4, 1).batch(0)[0], True),
+                         (task.validation_batches()[0], False)):  # fmt: skip
+        # Images have one colour each.
+        assert ((batch["images"].flatten(2).std(2) > 0.1).any(1) == noisy).all()
 
 
 @every_task

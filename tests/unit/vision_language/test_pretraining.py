@@ -1,5 +1,7 @@
 """Masked data modelling: what is hidden, three streams, a loss whatever a batch is cut into."""
 
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,9 @@ def of_images(blank: np.ndarray | None = None) -> Any:
     return pretraining.image_examples(images, transform, PATCHES, blank)
 
 
-def test_an_end_token_within_a_text_does_not_end_it() -> None:
+def test_an_end_token_within_a_text_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tokenizer may write the word "</s>" with its end token."""
+    monkeypatch.setattr(pretraining, "BATCH", 2)
 
     class Odd(ByteTokenizer):
         end = ord("z")
@@ -192,6 +195,42 @@ def test_the_loss_is_of_the_codes_and_words_in_hidden_places(
     assert sum(int(sums[f"{kind}_count"]) for kind in pretraining.KINDS[2:]) == len(batch["words"])
 
 
+def test_the_baseline_has_the_frequencies_of_training(
+    shared: pretraining.MaskedDataModelling,
+) -> None:
+    """And batches of evaluation have every example once, with a mask of its own."""
+
+    def answers(batches: Any) -> dict[str, np.ndarray]:
+        found = [
+            pretraining.by_kind(shared.targets(b["images"])[b["masked"].hidden], b["words"],
+                                b["masked"]) for b in batches
+        ]  # fmt: skip
+        return {kind: torch.cat([one[kind] for one in found]).numpy() for kind in pretraining.KINDS}
+
+    batches, least = shared.fixed_batches(0), shared.baseline()
+    known, asked = answers(batches), answers(shared.validation_batches())
+    known |= {"text": shared.texts[0], "paired_text": shared.paired_texts[0].tokens}
+    for kind, values in known.items():
+        may = np.ones(16) if "image" in kind else shared.masking.maskable
+        counts = (1 + np.bincount(values, minlength=len(may))) * may
+        nats = -np.log(counts[asked[kind]] / counts.sum())
+        assert least[f"{kind}_loss"] == pytest.approx(nats.mean()), kind
+    images = torch.cat([batch["images"] for batch in batches])
+    masks = torch.cat([batch["masked"].hidden for batch in batches])
+    assert len(batches) == 2 and len(images.unique(dim=0)) > 150 and len(masks.unique(dim=0)) > 20
+
+
+def test_images_alone_and_images_of_pairs_have_augmentations_of_their_own(
+    shared: pretraining.MaskedDataModelling,
+) -> None:
+    task, flip = copy(shared), AugmentationConfig(flip=1.0)
+    task.data_config = replace(shared.data_config, image_augmentation=flip)
+    plain, found = (each.train_stream(24, 3).batch(0)[0]["images"] for each in (shared, task))
+    assert torch.equal(found[:8], plain[:8].flip(-1)) and torch.equal(found[8:], plain[8:])
+    plain, found = (each.fixed_batches(1)[0]["images"] for each in (shared, task))
+    assert torch.equal(found, plain)
+
+
 def write_pairs(folder: Path, captions: list[str], held: int) -> None:
     """Write an image with each caption; the last ones are to be validated on, too."""
     paths = write_photos(folder, len(captions), 24)
@@ -216,6 +255,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
     text = task._text_config("bytes")
     assert (text.validation_source, text.validation_fraction) == (str(tmp_path / "held.txt"), 0.5)
     assert task.corpus and task.corpus.digest in task.digests()
+    assert sum("of a document" in text for text in task.training_texts()) > 30
     description = task.describe()
     assert "13 training pairs" in description and "1 pair with a truncated text" in description
     stream, model = task.train_stream(12, 1), task.build_model()
@@ -265,6 +305,8 @@ def test_mistakes_are_told() -> None:
         for change in ({"repeats": 2}, {"erasing": 0.5}):
             with pytest.raises(ValueError, match=rf"\b{name}: in pre-training, erasing must be 0"):
                 MaskedDataConfig(**{name: AugmentationConfig(**change)})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='must not be "auto"'):
+        MaskedDataConfig(tokenizer="auto")
 
 
 def test_images_alone_have_a_source_and_a_share_of_their_own(tmp_path: Path) -> None:

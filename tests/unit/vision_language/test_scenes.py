@@ -80,6 +80,13 @@ def test_captions_and_answers_are_right() -> None:
             assert answer(row["image"].pixels(), row["question"]) == row["answer"]
 
 
+def test_scenes_to_validate_on_are_not_those_to_train_on() -> None:
+    for found, side in ((pairs(), "image"), (questions(), "image"), (statements(), "left")):
+        train, held = ({image.tobytes() for image in found[split].columns[side].all}
+                       for split in ("train", "validation"))  # fmt: skip
+        assert len(held & train) < len(held) / 2  # few scenes have one thing
+
+
 def of(table: Table, *names: str) -> list[tuple]:
     """Return what some columns have in each row."""
     return list(zip(*(table.values(name) for name in names), strict=True))
