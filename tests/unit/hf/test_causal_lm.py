@@ -213,8 +213,8 @@ def test_the_harness_begins_each_text_with_the_end_token(tmp_path: Path, monkeyp
 def test_generate_and_impossible_sampling(tmp_path: Path) -> None:
     train_bpe([TEXT * 3], 300, tmp_path / "tokenizer.json")
     tokenizer = load_tokenizer(tmp_path)
-    sizes: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
-    model = LanguageModel(LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size)).eval()
+    sizes: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "dropout": 0.5}
+    model = LanguageModel(LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size))
 
     def generated(text: str = "A function", **how: Any) -> list[str]:
         return hf.generate(model, tokenizer, text, hf.Sampling(new_tokens=5, **how))
