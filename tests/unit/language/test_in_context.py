@@ -214,6 +214,9 @@ def test_demonstrations_are_fed_and_counted() -> None:
     assert (none.chance, none.items, none.seeds) == (0.5, 8, (1,))
     assert (found.demonstrations, found.truncated, found.seeds) == (2.0, 0.0, (1, 2, 3))
     assert len(found.by_sum.by_seed) == 3 and score(made, num_fewshot=2) == found
+    each = [score(made, num_fewshot=2, seeds=(seed,)) for seed in (1, 2, 3)]
+    assert found.by_sum.by_seed == tuple(alone.by_sum.mean for alone in each) != (0, 0, 0)
+    assert found.by_mean.by_seed == tuple(alone.by_mean.mean for alone in each) != (0, 0, 0)
     short = score(made, num_fewshot=4, length=60)
     assert 0 < short.demonstrations < 4 and short.truncated == 0
     assert score(made, num_fewshot=1, length=25).truncated == 1.0
