@@ -335,6 +335,15 @@ def register() -> None:
                 loads.register(config, getattr(hf, name), exist_ok=True)
 
 
+UNSUPPORTED_ARGUMENTS = {
+    "positions are computed from attention_mask": ("position_ids", "decoder_position_ids"),
+    "give input_ids; the model computes the embeddings": ("inputs_embeds", "decoder_inputs_embeds"),
+    "the model has no token types": ("token_type_ids",),
+    "separate packed texts by an attention_mask of shape (batch, length, length)": (
+        "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
+    ),
+}  # fmt: skip
+"""Unsupported arguments, grouped by the advice in the error message."""
 HARMLESS_ARGUMENTS = {
     "return_dict", "output_hidden_states", "use_cache", "num_items_in_batch",
     "tokenizer", "assistant_tokenizer",  # from `generate`, which needs them for stop strings
@@ -463,7 +472,9 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         if "token_type_ids" in given and not others["token_type_ids"].any():
             given.remove("token_type_ids")
         for name in sorted(given - HARMLESS_ARGUMENTS):
-            raise ValueError(f"{name} is not supported by {type(self).__name__}: omit it")
+            advice = [why for why, names in UNSUPPORTED_ARGUMENTS.items() if name in names]
+            why = advice[0] if advice else "the model has no such argument"
+            raise ValueError(f"{name} is not supported: {why}")
 
 
 @contextmanager

@@ -212,6 +212,8 @@ def image_candidates(
     classes, inner = classes_of(folder, images), folder
     found = quantity(len(images), "images")
     unused = f" ({tables[0].name} has no column of image files)" if tables else ""
+    if (folder / "captions.txt").is_file():  # a version of Flickr8k
+        unused = " (captions.txt is not read: rename it to captions.csv)"
     alone = [Candidate("image-modelling", f"{found} without labels{unused}")]
     # Food-101's classes are in images/.
     while len({path.relative_to(inner).parts[0] for path in images}) == 1 and len(images) > 1:

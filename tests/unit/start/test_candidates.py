@@ -215,6 +215,9 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     index.write_text("note\nthese are pictures\n", encoding="utf-8")
     [found] = candidates(str(tmp_path))
     assert found.reason == "12 images without labels (index.csv has no column of image files)"
+    (tmp_path / "captions.txt").write_text("image,caption\na.png,a dog\n")
+    [found] = candidates(str(tmp_path))
+    assert "rename it to captions.csv" in found.reason
 
 
 def test_tables_of_splits_in_a_folder(tmp_path: Path) -> None:
