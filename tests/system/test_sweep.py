@@ -135,6 +135,10 @@ def test_a_better_cell_that_ends_while_weights_are_deleted_keeps_its_own(
     assert (tmp_path / "cells" / second.name / "final").exists()
     delete_weights(tmp_path, sweep(), "loss", False)
     assert [path.parent.name for path in tmp_path.glob("cells/*/final")] == [second.name]
+    (tmp_path / "cells" / first.name / "final").mkdir()
+    keeping = replace(sweep(), keep_weights=True)
+    link_best(tmp_path, keeping, {"metric": "loss", "higher_is_better": False})
+    assert len(list(tmp_path.glob("cells/*/final"))) == 2
     for _ in range(2):
         best = link_best(tmp_path, sweep(), {"metric": "loss", "higher_is_better": False})
         assert best == tmp_path / "best" and best.resolve().name == second.name

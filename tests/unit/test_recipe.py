@@ -152,6 +152,8 @@ def test_mistakes_are_answered() -> None:
         ({"model.heads": 5, "training.steps": 0}, "must divide width", "steps must be 1 or more"),
         ({"seed": "x"}, "seed must be a whole number"),
         ({"task": "nowhere.at.all:Task"}, "task nowhere.at.all:Task", "PYTHONPATH"),
+        ({"task": ":Class"}, "task :Class: "),
+        ({"task": ".x:Class"}, "task .x:Class: "),
         ({"learning_rates.sbu": 1}, "learning_rates.sbu; did you mean learning_rates.sub?"),
         ({"learning_rates": {"pre": 1}}, "training.learning_rate is not set", "no rate for sub"),
     ):

@@ -9,11 +9,12 @@ import pytest
 
 from magneto.cli import main
 from magneto.commands import compare
-from magneto.files import read_object
+from magneto.files import read_object, write_json
 from magneto.lab import comparison, ladder, sweep
+from magneto.lab.grid import RATE, SEED, Sweep, cell_directory, is_done, read_sweep
 from magneto.lab.sweep import work
 from magneto.progress import ProgressBars
-from tests.commands import printed, refused, spelt
+from tests.commands import outcome, printed, refused, spelt
 from tests.shrunken import shrunken
 
 SMALL = {
@@ -136,6 +137,39 @@ def test_runs_on_changed_data_do_not_join(
         assert "changed after the run began" in line
         assert ((out / file).read_bytes(), {*out.rglob("cells/*")}) == before
         shutil.rmtree(out / "rungs" / "width-16", ignore_errors=True)
+
+
+def test_more_seeds_follow_the_best_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the seeds 2, the next rate below is best: the rate below that gets them too."""
+    scores = {1: (0.3, 0.5, 0.6, 0.7, 0.5), 2: (0.3, 0.5, 0.9, 0.2, 0.2)}
+    rates = [1e-4, 1e-3, 1e-2, 1e-1, 1.0]
+    complete = True
+
+    def run(folder: Path, grid: Sweep, *rest: Any) -> bool:
+        for cell in grid.cells() if complete else ():
+            score = scores[cell.values[SEED]][rates.index(cell.values[RATE])]
+            write_json(cell_directory(folder, cell) / "outcome.json", {
+                "status": "finished", "reason": "", "metrics": {"accuracy": score, "loss": 1.0},
+                "curve": [], "diverged_at": None, "seconds": 1.0, "step": 2, "initial_loss": 2.3,
+            })  # fmt: skip
+        return complete
+
+    monkeypatch.setattr(sweep, "run_local", run)
+    given = ["compare", "image-classification/tiny", "--placements", "sub", "--lrs",
+             "1e-2,1e-4,1e-3,1,1e-1", "--no-measurements", "--keep-weights"]  # fmt: skip
+    out = tmp_path / "out"
+    output = printed(capsys, *given, "--more-seeds", "2", "--out", out)
+    grid = read_sweep(out)
+    assert grid.keep_weights and all(is_done(out, cell) for cell in grid.cells())
+    further = sorted((values[RATE], values[SEED]) for values in grid.further)
+    assert further == [(rate, 2) for rate in rates[1:]]
+    head, row = output.splitlines()[:2]
+    assert [float(word) for word in head.split()[1:]] == rates and "0.75" in row.split()[3]
+    complete = False
+    code, _, err = outcome(capsys, *given, "--more-seeds", "2", "--out", tmp_path / "stopped")
+    assert code == 1 and compare.INCOMPLETE in err and not read_sweep(tmp_path / "stopped").further
 
 
 def test_fields_of_the_grid_are_read_from_the_last_one() -> None:

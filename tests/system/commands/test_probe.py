@@ -3,20 +3,25 @@
 import json
 import math
 import re
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from magneto.cli import main
 from magneto.commands import probe
+from magneto.lab import coordinates, diagnosis
 from magneto.lab.coordinates import Coordinate
-from magneto.lab.diagnosis import Diagnosis
+from magneto.lab.diagnosis import Diagnosis, Trial
 from magneto.lab.probe import LayerReading
 from magneto.lab.short_run import PEAK_STEPS, FirstStep, ShortRun, StepReading
 from magneto.lab.update import Bound, Growth, Update
 from magneto.lab.verdict import judge
+from magneto.progress import ProgressBars
 from magneto.theory.placement import PLACEMENTS
-from tests.commands import printed, refused
+from tests.commands import answer, printed, refused
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
 --data.tokenizer bytes --data.max_length 24 --training.batch_size 4 --training.device cpu
@@ -102,6 +107,47 @@ def test_a_placement_is_probed_once() -> None:
     assert [recipe.model.placement for recipe in recipes] == ["pre", "sub"]
 
 
+def test_each_placement_has_its_own_probe_and_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple] = []
+
+    def trial(recipe: Any, seconds: float, progress: ProgressBars) -> Trial:
+        asked.append((recipe.model.placement, seconds))
+        return Trial("learned", recipe.model.placement, "loss", 1.0, 2.0, 1.9, 3, 4, 5.0)
+
+    def diagnose(recipe: Any, steps: int, seeds: int, progress: ProgressBars) -> Any:
+        asked.append((recipe.model.placement, steps, seeds))
+        name = recipe.model.placement
+        verdict = SimpleNamespace(level="sound")
+        return SimpleNamespace(
+            placement=PLACEMENTS[name], verdict=verdict, to_mapping=lambda: {"placement": name}
+        )
+
+    monkeypatch.setattr(diagnosis, "diagnose", diagnose)
+    monkeypatch.setattr(diagnosis, "run_trial", trial)
+    recipes = probe.load_each("causal-lm/tiny", {}, ["pre", "sub"])
+    args = Namespace(steps=7, seeds=None, trial=2.5)
+    found, _ = probe.diagnose_each(recipes, args, ProgressBars(quiet=True))
+    assert asked == [each for name in ("pre", "sub") for each in ((name, 7, 3), (name, 2.5))]
+    assert [each["reason"] for each in found["trials"]] == ["pre", "sub"]
+    assert found["probes"] == [{"placement": "pre"}, {"placement": "sub"}]
+
+
+def test_widths_are_measured_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple] = []
+    made = [Coordinate("top", {8: 1.0, 16: 1.0}, {8: 1.0, 16: 2.0})]
+    monkeypatch.setattr(
+        coordinates, "measure_coordinates", lambda *given: asked.append(given[1:3]) or made
+    )
+    monkeypatch.setattr(coordinates, "draw_coordinates", lambda *given: str(given).encode())
+    words = ["--coordinates", "16,8", "--steps", "4", "--out", tmp_path]
+    found = answer(capsys, *PROBE, *words)
+    assert asked == [([8, 16], 4)] and (found["widths"], found["steps"]) == ([8, 16], 4)
+    assert found["coordinates"][0]["exponent"] == pytest.approx(1.0)
+    assert (tmp_path / "coordinates.svg").read_bytes() == str((made, 4)).encode()
+
+
 def test_numbers_of_a_probe_are_in_their_columns() -> None:
     first = [LayerReading(f"model.{stack}.layers.{n}", n + 2.0, 9, 0.5, None, 3.0, 1.5, 1, 1.0)
              for stack in ("encoder", "decoder") for n in (0, 1)]  # fmt: skip
@@ -129,6 +175,8 @@ def test_placements_are_compared_in_their_columns() -> None:
     steps = [StepReading(n, loss, 1e-2, 1.0, layers) for n, loss in ((1, 8.0), (2, 7.9))]
     run = ShortRun(steps, tries, 1e-2, steps)
     made = Diagnosis(PLACEMENTS["sub"], (2,), 1e-2, Bound({}, {}), run, judge(run), [])
+    trial = Trial("learned", "quickly", "loss", 1.0, 2.0, 1.9, 3, 4, 5.0)
+    assert [*probe.diagnosis_lines([made], [trial])][-1] == f"trial: {trial.text}"
     table = next(probe.side_by_side([made])).splitlines()
     (row,) = (line for line in table if line.startswith("Sub-LN"))
     assert re.split(" {2,}", row)[2:] == ["x0.25", "2 %", "0.002", "4"]
@@ -149,6 +197,10 @@ def test_widths_and_depths_are_in_their_columns() -> None:
         "at most in proportion to width^0.2."
         in [*probe.coordinate_lines(found[:1], [16, 64], 3)][-1]
     )
+    for each, start in ((found[2], "1 of 10 outputs change"), (found[3], "No exponent for zero")):
+        many = [*found[:1] * 5, each, *found[:1] * 4]  # nine rows are shown, without the sixth
+        table, _, line = probe.coordinate_lines(many, [16, 64], 3)
+        assert each.name not in table and line.startswith(start)
     grown = [
         Growth("sub", "label", "sgd", 1.5, 0.25, 8.0, (2.0, 32.0), (2, 8)),
         Growth("sub", "label", "adam", 0.5, math.nan, 2.0, (math.nan, math.nan), (2, 8)),

@@ -15,7 +15,7 @@ from magneto.data.problems import MALFORMED, Counts
 from magneto.progress import SILENT
 from magneto.recipe import load_recipe
 from magneto.speech.data import KEPT, READ, TOO_LONG
-from magneto.start import advice
+from magneto.start import advice, baselines
 from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
 from magneto.start.baselines import (
     bag_of_words,
@@ -66,6 +66,23 @@ def test_n_grams_are_witten_and_bells() -> None:
     assert sums["loss"] / sums["count"] == pytest.approx(nats)
 
 
+def test_numbers_of_texts_are_learned_from_training_alone() -> None:
+    """Without two answers to learn, or two to compare, there is nothing to say."""
+    words = [" ".join(["one", "two", "three", "four"][: 1 + n % 4]) for n in range(40)]
+    train = Part(text=words, label=[n % 4 for n in range(40)])
+    held = Part(text=words[:8], label=[-(n % 4) for n in range(8)])
+
+    def scored(train: Part, held: Part, regression: bool = True) -> Any:
+        texts = SimpleNamespace(train=train, validation={"": held})
+        config = SimpleNamespace(regression=regression)
+        return bag_of_words(SimpleNamespace(texts=texts, data_config=config))
+
+    [(name, found)] = scored(train, held)
+    assert name == "ridge regression on words" and found["spearman"] < -0.9
+    assert scored(train, Part(text=["one"], label=[1])) == ()
+    assert scored(Part(text=words, label=["a"] * 40), held, regression=False) == ()
+
+
 def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     rows = ["text,text2,label"]
@@ -113,24 +130,39 @@ def test_a_broken_image_is_left_out_of_what_pixels_teach(tmp_path: Path) -> None
     assert found["mean_iou"] > 0.2  # a stripe's brightness tells its class
 
 
-def test_the_place_of_a_pixel_tells_its_class(tmp_path: Path) -> None:
-    """Quarters of one colour, in images that are wide or tall."""
-    for number in range(12):
-        height, width = ((6, 24), (24, 6))[number % 2]
+class Pairs(list):
+    """Images with their masks."""
+
+    def pixels(self, number: int) -> np.ndarray:
+        return self[number][0]
+
+    def mask(self, number: int) -> np.ndarray:
+        return self[number][1]
+
+
+def test_the_place_of_a_pixel_tells_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quarters of one colour, in images that are wide or tall, of which some pixels are read."""
+    monkeypatch.setattr(baselines, "MAX_PIXELS_PER_IMAGE", 100)
+    train, held, turned = Pairs(), Pairs(), Pairs()
+    for height, width in ((6, 24), (24, 6)) * 6:
         y, x = np.indices((height, width))
-        mask = (2 * (2 * y // height) + 2 * x // width).astype(np.uint8)
-        write(tmp_path / "images" / f"{number}.png", encoded(np.full((height, width, 3), 99, "u1")))
-        write(tmp_path / "annotations" / f"{number}.png", encoded(mask))
-    changes = {"data.source": str(tmp_path), "model.classes": 4}
-    [(_, found)] = colour_and_place(load_recipe("segmentation/start", changes).build_task())
-    assert found["mean_iou"] > 0.9
+        image, mask = np.full((height, width, 3), 99, np.uint8), 2 * (2 * y // height)
+        mask = (mask + 2 * x // width).astype(np.uint8)
+        train.append((image, np.where(y == 0, 255, mask)))  # 255 is ignored
+        held.append((image, np.where(x == 0, 255, mask)))
+        turned.append((image, 3 - mask))
+    for validation, least, most in ((held, 0.9, 1.0), (turned, 0.0, 0.1)):
+        splits = SimpleNamespace(train=train, validation=validation)
+        task = SimpleNamespace(splits=splits, masks=lambda mask: mask, classes=4, names=[*"abcd"])
+        [(_, found)] = colour_and_place(task)
+        assert least <= found["mean_iou"] <= most
 
 
-def images_of(folder: Path, side: int) -> Any:
+def images_of(folder: Path, side: int, mode: str = "L") -> Any:
     for number in range(2):
         path = folder / "ab"[number] / "1.png"
         path.parent.mkdir(parents=True)
-        Image.new("L", (side, side), number).save(path, compress_level=1)
+        Image.new(mode, (side, side), number).save(path, compress_level=1)
     return load_recipe("image-classification/start", {"data.source": str(folder)}).build_task()
 
 
@@ -211,6 +243,14 @@ def test_images_get_the_sizes_of_their_task(tmp_path: Path) -> None:
     assert advice.plain_images(task).options["model.max_length"] == 16 + 1
     options = advice.masked_images(task).options
     assert (options["model.classes"], options["model.stride"]) == (5, 8)
+    assert "data.augmentation.flip" not in advice.labelled_images(task).options
+    coloured = images_of(tmp_path / "coloured", 200, "RGB")
+    found = advice.labelled_images(coloured)
+    assert found.options["data.augmentation.flip"] == 0.5
+    assert found.options["training.steps"] == 500 and found.facts[1][0] == "classes"
+    resized, few = found.remarks
+    assert "--model.image_size 128 --model.patch_size 16 keeps" in resized
+    assert few.startswith("with 1 validation examples")
     for number in range(9):
         write(tmp_path / f"{number}.png", encoded(photo(number, 8, 12 + number % 2)))
     rows = [f"{number}.png,{'wordy ' * 6}{number}" for number in range(9)]

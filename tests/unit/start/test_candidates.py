@@ -111,6 +111,10 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
         "data.label_column": "score", "data.target": "number"}  # fmt: skip
     assert options("question", "sentence", "label") == {
         "data.text_column": "question", "data.pair_column": "sentence"}  # fmt: skip
+    rows = [{"translation": {"de": f"{n} Hunde", "en": f"{n} dogs"}} for n in range(9)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    [found] = candidates(str(tmp_path / "rows.jsonl"))
+    assert (found.task, found.reason) == ("translation", "lines in de and en")
     [found] = candidates(str(table(tmp_path / "train.tsv", "a", "b")), {"data.glue": "cola"})
     assert found.task == "text-classification"
     assert options("text", "text2", "label") == {
@@ -166,7 +170,9 @@ def test_folders(tmp_path: Path) -> None:
     for name in (
         "text/book.txt", "books/austen/1.txt", "books/dickens/1.txt", "lines/train.en",
         "lines/train.de", "timit/SA1.WAV", "timit/SA1.TXT",
-        "wiki/wiki.train.tokens", "speech/1.wav", "speech/1.txt", "voice/wavs/1.wav",
+        "kaldi/wav.scp", "libri/84/1/84-1.trans.txt", "vqa/v2_mscoco_train2014_annotations.json",
+        "karpathy/dataset_coco.json", "wiki/wiki.train.tokens", "speech/1.wav", "speech/1.txt",
+        "voice/wavs/1.wav",
         *(f"reviews/train/{['good', 'bad'][number % 2]}/{number}.txt" for number in range(40)),
     ):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +182,18 @@ def test_folders(tmp_path: Path) -> None:
     (tmp_path / "coco" / "captions_val2017.json").write_text("{}", encoding="utf-8")
     statement = json.dumps({"sentence": "Dogs.", "identifier": "train-1-0-0", "label": "True"})
     (tmp_path / "nlvr2" / "train.json").write_text(statement, encoding="utf-8")
+    for name in ("vqa/v2_mscoco_train2014_annotations.json", "karpathy/dataset_coco.json"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    for folder in ("tables", "hub/train"):
+        (tmp_path / folder).mkdir(parents=True)
+    images(tmp_path / "hub" / "train", *(f"{n}.png" for n in range(12)))
+    (tmp_path / "hub" / "train" / "metadata.csv").write_text(
+        "\n".join(["file_name,text", *(f"{n}.png,{WORDS[n % 6]} {n}" for n in range(12))])
+    )
+    table(tmp_path / "tables" / "train.csv", "premise", "hypothesis", "label")
     expected = {
+        "kaldi": "transducer", "libri": "transducer", "vqa": "visual-question-answering",
+        "karpathy": "image-captioning", "hub": "image-captioning", "tables": "text-classification",
         "coco": "image-captioning", "years": "image-modelling", "voc": "segmentation",
         "vehicles": "image-classification",
         "voice": "transducer", "classes": "image-classification", "split": "image-classification",
