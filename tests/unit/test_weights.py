@@ -1,5 +1,6 @@
 """Tensors in files: whole or in pieces, read by rows."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from magneto.files import write_json
-from magneto.weights import list_steps, open_tensors
+from magneto.weights import find_weights, list_steps, open_tensors
 
 
 @pytest.fixture
@@ -33,6 +34,16 @@ def test_any_rows_of_a_tensor_in_pieces(cut: torch.Tensor, tmp_path: Path) -> No
         for stop in range(start + 1, 6):
             assert torch.equal(stored["a"].rows(start, stop), cut[start:stop])
     assert stored["s"].read() == stored["s"].rows(0, 1) == 7
+
+
+def test_the_best_weights_are_taken_then_the_final_then_the_last(tmp_path: Path) -> None:
+    places = ["best", "final", "checkpoints/step-00000009", "checkpoints/step-00000010"]
+    for name in places:
+        write_json(tmp_path / name / "manifest.json", {})
+    assert find_weights(tmp_path, "9") == tmp_path / places[2]
+    for name in (places[0], places[1], places[3]):
+        assert find_weights(tmp_path) == tmp_path / name
+        shutil.rmtree(tmp_path / name)
 
 
 def test_steps_are_in_order_and_other_names_left_out(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ def test_json_tells_what_was_computed(capsys: pytest.CaptureFixture[str]) -> Non
     """The values are those of the page, or computed by hand if each stack has its own scales."""
     made = bound(capsys, "--encoder-layers 6 --decoder-layers 6 --cross-gain 1")
     assert made["bound"] == made["forms"]["paper"] == pytest.approx(5.5970, abs=5e-4)
+    words = "--encoder-layers 6 --decoder-layers 6 --cross-gain 1 --cross-attention paper"
+    first = bound(capsys, words)
+    assert first["cross_attention"] == "paper" and first["passed_on"] != made["passed_on"]
     made = bound(capsys, "--encoder-layers 6 --decoder-layers 12 --placement sub")
     assert set(made["forms"]) == {"paper", "first_order", "telescoped"}
     assert (made["encoder_layers"], made["decoder_layers"]) == (6, 12)

@@ -3,8 +3,10 @@
 import errno
 import io
 import json
+import math
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,18 +14,21 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from magneto import __version__
 from magneto.cli import COMMANDS, command_parser, guarded, main
+from magneto.commands.shared import answer as print_answer
 from magneto.commands.shared import duration
 from magneto.data.tokenizer import load_tokenizer
 from magneto.hf import Sampling
 from tests.commands import answer, outcome, refused
 
 
-def test_every_command_explains_itself() -> None:
+def test_every_command_explains_itself(capsys) -> None:
     for command in COMMANDS:
         text = command_parser(command).format_help()
         assert "example:" in text and "--json" in text, command
-    assert (main([]), main(["help"])) == (2, 0)
+    assert (main([]), main(["help"]), main(["--version"])) == (2, 0, 0)
+    assert capsys.readouterr().out.endswith(f"\nmagneto {__version__}\n")
 
 
 MISTAKES = [
@@ -181,6 +186,13 @@ def test_what_a_library_says_of_memory_and_disk_is_one_line(capsys) -> None:
         assert line.startswith("magneto: ") and message in line
 
 
+def test_a_full_disk_is_told_by_the_exit_code(capsys, monkeypatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert guarded(lambda: print("an answer")) == 2
+    assert "the disk or a quota is full" in capsys.readouterr().err
+
+
 def test_options_of_sampling_reach_the_generation(language_run: Path, capsys, monkeypatch) -> None:
     seen: list[tuple] = []
     monkeypatch.setattr("magneto.hf.generate", lambda *given: seen.append(given[2:]) or ["x"])
@@ -190,11 +202,23 @@ def test_options_of_sampling_reach_the_generation(language_run: Path, capsys, mo
     assert answer(capsys, *given, "--beams", "2")["texts"] == ["x"]
     chosen = {"new_tokens": 3, "temperature": 0.5, "top_k": 7, "top_p": 0.9}
     assert seen == [("a b", Sampling(**chosen, count=2, seed=5)), ("a b", Sampling(beams=2))]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("c\nü \n".encode())))
+    assert answer(capsys, *given[:2], "-")["prompt"] == seen[-1][0] == "c\nü "
     for option in ("temperature", "top-k", "top-p", "seed"):
         line = refused(capsys, *given, "--beams", "2", f"--{option}", "1")
         assert f"--{option} has no effect with --beams above 1" in line
     line = refused(capsys, *given, "--length-penalty=1")
     assert "--length-penalty has no effect with causal-lm runs" in line
+
+
+def test_numbers_that_are_not_finite_are_null_and_one_rank_prints(capsys, monkeypatch) -> None:
+    value, args = {1: (math.nan, [-math.inf, 1.5])}, Namespace(json=True)
+    assert print_answer(args, value, ["text"]) == 0
+    assert capsys.readouterr().out == '{"1": [null, [null, 1.5]]}\n'
+    monkeypatch.setenv("RANK", "1")
+    for args.json in (True, False):
+        assert print_answer(args, value, ["text"]) == 0
+    assert not capsys.readouterr().out
 
 
 def test_control_c_ends_any_command(monkeypatch, capsys) -> None:

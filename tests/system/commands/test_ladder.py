@@ -5,14 +5,15 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.check_ladder import check_folder
 from magneto.cli import main
-from magneto.lab import ladder
+from magneto.lab import ladder, sweep
 from magneto.lab.sweep import work
-from tests.commands import answer, started, wait_until, written_at
+from tests.commands import answer, refused, started, wait_until, written_at
 from tests.ranks import start
 
 pytest.importorskip("sklearn")
@@ -57,6 +58,35 @@ def test_a_killed_ladder_goes_on_and_its_numbers_are_those_of_its_runs(
     checked = check_folder(out)
     assert not checked.wrong and checked.count > 50
     assert json.loads((out / "forecast.json").read_text())["complete"]
+
+
+@pytest.mark.parametrize(("more", "fewer"), [("", True), ("--seeds 1,2", False)])
+def test_a_budget_is_for_all_jobs_and_may_leave_seeds_out(
+    more: str, fewer: bool, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: Any
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def open_it(folder: Path, asked: ladder.Ladder, prepare: Any) -> None:
+        seen.update(capacity=asked.capacity, seeds=asked.seeds)
+        prepare(asked)
+        raise ValueError("enough")
+
+    def fit(asked: Any, training: str, timed: Any, fewer_seeds: bool) -> None:
+        seen.update(training=training, timed=timed, fewer=fewer_seeds)
+
+    monkeypatch.setattr(ladder, "open_ladder", open_it)
+    monkeypatch.setattr(ladder, "fit_budget", fit)
+    monkeypatch.setattr(sweep, "prepare_task", lambda recipe, _: recipe.model.width)
+    monkeypatch.setattr(sweep, "training_in_steps", lambda recipe, task: task)
+    time_cell = "magneto.commands.ladder.time_cell"
+    monkeypatch.setattr(time_cell, lambda recipe, jobs, _: (recipe.model.width, jobs))
+    words = [*WORDS.replace("--seeds 1 ", "").split(), "--out", tmp_path]
+    words += ["--budget", "10s", "--jobs", "3"]
+    assert "enough" in refused(capsys, *words, *more.split())
+    assert seen == {
+        "capacity": 0.8 * 10 * 3, "seeds": [1, 2, 3] if fewer else [1, 2], "fewer": fewer,
+        "training": 32, "timed": {16: (16, 3), 32: (32, 3)},
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -
     monkeypatch.chdir(tmp_path)
     draw_few(monkeypatch)
     changes = SMALL | shrunken(task, tmp_path) | SHORT.get(task, {})
-    recipe, run = load_recipe(f"{task}/tiny", changes), tmp_path / "run"
+    recipe, run = load_recipe(f"{task}/tiny", changes), tmp_path / "a run"
     recipe.save(tmp_path / "mine.yaml")
     with monkeypatch.context() as patch:  # operations are counted, as outside of tests
         patch.setattr("magneto.training.loop.count_flops", count_flops)

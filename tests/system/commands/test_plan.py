@@ -128,6 +128,9 @@ def test_a_plan(capsys: Any) -> None:
     assert (found["micro_batch"], found["steps"]) == (4, 10_000)
     kept, recomputed = (found["activations"][name] for name in ("kept", "recomputed"))
     assert kept["hours"] == pytest.approx(kept["step_flops"] * 10_000 / (0.4 * 989e12 * 16) / 3600)
+    epochs = ["--training.epochs", "2", "--examples", "1601", "--training.precision", "fp32"]
+    counted = answer(capsys, *SMALL, *words, *epochs, "--model.layers", "1")
+    assert counted["steps"] == 51 and counted["peak_flops"] < found["peak_flops"]
     assert recomputed["step_flops"] > kept["step_flops"]
     assert recomputed["kept"] < kept["kept"] / 3
     assert [way["strategy"] for way in found["ways"]] == ["ddp", "hybrid", "fsdp"] * 2

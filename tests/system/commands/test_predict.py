@@ -43,7 +43,9 @@ def test_a_table(run: Path, images: Path, capsys, monkeypatch) -> None:
     assert all(len(line.split()) == 5 for line in lines)  # a path, and two labels
 
 
-def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
+def test_json_and_what_is_no_image(run: Path, images: Path, capsys, monkeypatch) -> None:
+    """In several batches, of which the last one has no image."""
+    monkeypatch.setattr("magneto.commands.predict.BATCH", 2)
     (images / "d.png").write_bytes(b"no image")
     (images / "e.jpg").write_bytes((images / "b.jpg").read_bytes()[:200])
     code, out, err = outcome(capsys, "predict", run, images, "--json", "--top", "7")
@@ -52,7 +54,8 @@ def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
     assert [Path(each["path"]).name for each in found["images"]] == ["a.png", "b.jpg", "c.gif"]
     first = found["images"][0]
     assert sum(label["share"] for label in first["labels"]) == pytest.approx(1, abs=1e-5)
-    assert first["labels"][0]["label"] == "n01000001" and first["pictures"] == []
+    labels = [each["labels"][0]["label"] for each in found["images"]]
+    assert labels == ["n01000001", "n01000003", "n01000004"] and first["pictures"] == []
     assert {Path(each["path"]).name for each in found["broken"]} == {"d.png", "e.jpg"}
     assert "2 of 5 images were left out" in err and "d.png: Pillow does not recognise" in err
 

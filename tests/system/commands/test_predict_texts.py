@@ -29,6 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("magneto.language.classification.EVALUATION_BATCH", 4)
+    monkeypatch.setattr("magneto.commands.predict.SORTED", 6)
     (tmp_path / "lines.txt").write_text("aaaa 1\n\nbb 2\n")
     (tmp_path / "rows.csv").write_text('words,n\n"bbb 7",1\naa 3,2\n')
     (tmp_path / "rows.jsonl").write_text('{"words": "aaa 3"}\n')
@@ -63,10 +64,14 @@ def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> 
 
 
 def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    words = ["predict", run, "aaa 1", "bb " * 300, "--json", "--probabilities"]
+    monkeypatch.setattr("magneto.commands.predict.SORTED", 1)
+    words = ["predict", run, "bb " * 300, "aaa 1", "--json", "--probabilities"]
     code, out, err = outcome(capsys, *words)
     found = json.loads(out)["texts"]
-    assert found[0]["label"] == "a" and set(found[0]["probabilities"]) == {"a", "b"}
+    assert [each["label"] for each in found] == ["b", "a"] and set(found[0]["probabilities"]) == {
+        "a",
+        "b",
+    }
     assert code == 0 and "1 of 2 texts were truncated to" in err
     (tmp_path / "empty.txt").write_text("")
     monkeypatch.setattr("sys.stdin", None)

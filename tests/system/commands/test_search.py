@@ -1,6 +1,7 @@
 """`magneto search`: image search by text, text search by image, and the cached index."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -54,12 +55,27 @@ def test_the_nearest_are_found_and_the_index_is_kept(
     write(tmp_path / "photos" / "new.png", encoded(photo(9)))
     assert search(capsys, retriever, "circles", tmp_path / "photos")[0]["searched"] == 6
     photo_file, texts = tmp_path / "photos" / "0.png", tmp_path / "texts.txt"
+    monkeypatch.setattr("magneto.commands.search.BATCH", 1)
     found, errors = search(capsys, retriever, photo_file, texts)
-    assert {each["found"] for each in found["results"]} == {
-        "a red square",
-        "two blue circles \ufffd",
-    }
+    lines = ["a red square", "two blue circles \ufffd"]
+    known = vectors(opened, [*lines, np.asarray(photo(0))])
+    assert {each["found"]: each["score"] for each in found["results"]} == pytest.approx(
+        dict(zip(lines, (known[:2] @ known[2]).tolist(), strict=True)), abs=1e-3
+    )
     assert f"{texts} (1 line" in errors and f"{texts}, line 3" in errors
+
+
+def test_other_settings_and_weights_have_another_index(
+    retriever: Path, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(retriever, run)
+    (tmp_path / "texts.txt").write_text("a red square\n")
+    for count, more in ((1, []), (1, []), (2, ["--model.dropout", "0.5"]), (3, [])):
+        if count == 3:  # trained on
+            (run / "best" / "model.safetensors").touch()
+        search(capsys, run, "circles", tmp_path / "texts.txt", *more)
+        assert len(list(cache.glob("index-*/names.json"))) == count
 
 
 def vectors(opened, inputs: list) -> np.ndarray:

@@ -13,6 +13,7 @@ from magneto.commands.transcribe import as_srt, parser, search_of
 from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
+from magneto.speech.task import error_rate_half_width
 from tests.commands import Pieces, answer, outcome, printed, refused
 from tests.unit.speech.small import train_small
 from tests.unit.speech.wavs import write
@@ -59,7 +60,8 @@ def test_text_and_times_of_files(run: Path, capsys, talkative: None, tmp_path: P
     text = transcribed(run, capsys, files[0])
     assert text.strip() and text.count("\n") == 1
     both = transcribed(run, capsys, *files).splitlines()
-    assert both[0] == f"{files[0]}\t{text.strip()}" and both[1].startswith(f"{files[1]}\t")
+    other = transcribed(run, capsys, files[1])
+    assert both == [f"{files[0]}\t{text.strip()}", f"{files[1]}\t{other.strip()}"]
     record = json.loads(transcribed(run, capsys, files[0], "--json"))
     assert record["text"] == text.strip() == " ".join(word["text"] for word in record["words"])
     assert all(0 <= word["start"] < word["end"] <= 3.05 for word in record["words"])
@@ -88,11 +90,17 @@ def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch, talka
     samples, _ = soundfile.read(path, dtype="int16")
     sound = samples.tobytes()
     pieces = [sound[start : start + 4000] for start in range(0, len(sound), 4000)]
-    stream = Pieces(*pieces, printed=lambda: capsys.readouterr().out)
-    monkeypatch.setattr("sys.stdin", stream)
-    rest = transcribed(run, capsys, "-", "--raw")
-    assert "".join([*stream.before, rest]).split() == transcribed(run, capsys, path).split()
-    assert sum(map(bool, [*stream.before, rest])) > 1
+    whole = transcribed(run, capsys, path).split()
+    for words in ([], ["--json"]):
+        stream = Pieces(*pieces, printed=lambda: capsys.readouterr().out)
+        monkeypatch.setattr("sys.stdin", stream)
+        rest = transcribed(run, capsys, "-", "--raw", *words)
+        said = [*stream.before, rest]
+        assert sum(map(bool, said)) > 1
+        lines = "".join(said)
+        if words:
+            lines = " ".join(json.loads(line)["text"] for line in lines.splitlines())
+        assert lines.split() == whole
 
 
 def test_a_recording_that_is_piped_in_is_decoded(
@@ -129,6 +137,8 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
         ([beside, "--out", str(tmp_path)], f"would overwrite {tmp_path / 'a.txt'}"),
         (["-", file], "must be the only recording"),
         ([file, other, "--srt"], "--out DIR"),
+        ([file, beside, "--out", str(tmp_path / "o")], "names differ in more than the extension"),
+        ([file, *BEAM, "--n-best", "4"], "--n-best must be 1 to --beams (3), not 4"),
         ([str(tmp_path)], "is a folder; name a recording in it"),
         ([file, *BEAM, "--search", "greedy"], "needs --search modified"),
         ([file, *BEAM, "--srt"], "omit --raw and --srt"),
@@ -183,6 +193,10 @@ def test_splits_are_measured_written_kept_and_tabulated(run: Path, capsys, tmp_p
     assert len(rows) == 12 and rows[0].keys() == {"id", "reference", "hypothesis"}
     kept = json.loads((run / "scores" / "greedy-train.json").read_text())
     assert kept["metrics"]["utterances"] == 12 and kept["weights"] == "best"
+    said, heard = ([row[name] for row in rows] for name in ("reference", "hypothesis"))
+    assert kept["metrics"]["words"] == sum(len(text.split()) for text in said)
+    assert kept["metrics"]["wer_half_width"] == error_rate_half_width(said, heard)
+    assert kept["manifest"] == json.loads((run / "best" / "manifest.json").read_text())
     for split in ("validation", "train"):  # names of two of the paper's sets
         other = {"validation": "dev-clean", "train": "test-other"}[split]
         (run / "scores" / f"greedy-{split}.json").rename(run / "scores" / f"greedy-{other}.json")

@@ -14,7 +14,7 @@ from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.masked_lm import MaskedLanguageModeling
 from magneto.recipe import Recipe
 from magneto.training.task import Task
-from tests.commands import answer, printed, refused
+from tests.commands import answer, outcome, printed, refused
 
 SMALL = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32",
          "--training.batch_size", "16"]  # fmt: skip
@@ -71,7 +71,7 @@ def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_a_task_can_be_chosen(tmp_path: Path, capsys, monkeypatch) -> None:
-    source, tried = tmp_path / "book.txt", []
+    source, tried, trained = tmp_path / "a book.txt", [], list[list[str]]()
     source.write_text("\n\n".join(f"Number {n}. " * 20 for n in range(80)))
 
     def try_steps(recipe: Recipe, task: Task, progress: object) -> dict[str, float]:
@@ -82,13 +82,20 @@ def test_a_task_can_be_chosen(tmp_path: Path, capsys, monkeypatch) -> None:
     tasks = {"causal-lm": CausalLanguageModeling, "masked-lm": MaskedLanguageModeling}
     for task, other in zip(tasks, reversed(tasks), strict=True):
         lines = printed(capsys, "start", source, "--as", task).splitlines()
-        assert tried.pop() == (task, tasks[task])
-        assert lines[0] == f"{source}: book.txt is text -> {task}"
+        assert tried == [(task, tasks[task])]
+        assert lines[0] == f"{source}: a book.txt is text -> {task}"
         for line in (f"recipe               {task}/start",
                      "cost                 1,234 parameters, 2 steps, about 2:30 on this device",
-                     f"for another task: magneto start {source} --as {other}"):  # fmt: skip
+                     f"for another task: magneto start '{source}' --as {other}"):  # fmt: skip
             assert line in lines
-        assert any(line.startswith(f"  magneto train {task}/start --data ") for line in lines)
+        (line,) = (line for line in lines if line.startswith(f"  magneto train {task}/start --da"))
+        monkeypatch.setattr(start.train, "main", lambda words: trained.append(words) or 3)
+        given = ("start", source, "--as", task, "--go", "--out", tmp_path / "run")
+        assert outcome(capsys, *given)[0] == 3
+        (words,) = trained
+        assert words == [*shlex.split(line)[2:-1], str(tmp_path / "run")] and str(source) in words
+        trained.clear()
+        tried.clear()
 
 
 def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:

@@ -320,3 +320,8 @@ def test_baselines(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert 50 < found["majority class", "sst2 accuracy"] < 85
     assert found["bag of words", "sst2 accuracy"] == found["bag of words", "average of 1"] == 100
     assert found["Sub-LN, from scratch", "average of 1"] == pytest.approx(80)
+    single = run(tmp_path / "run", {"metrics": {"accuracy": 0.7}})
+    best = answer(capsys, "table", single, "--preset", "images", "--baselines")["best"]
+    assert [(each["row"], each["column"]) for each in best] == [
+        ("Sub-LN, 4 layers", "digits"), ("baseline", "digits")]  # fmt: skip
+    assert 5 < best[1]["mean"] < 20

@@ -1,11 +1,12 @@
 """From a masked language model to a classifier by the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from magneto.cli import main
-from tests.commands import answer, outcome, refused
+from tests.commands import Pieces, answer, outcome, printed, refused
 from tests.unit.language.test_classification import write_pairs
 
 SMALL = [
@@ -16,7 +17,7 @@ SMALL = [
 
 
 def test_from_masked_language_model_to_scores_on_other_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All steps use the command line; the second run still works after the first is deleted."""
     pytest.importorskip("tokenizers")
@@ -41,8 +42,15 @@ def test_from_masked_language_model_to_scores_on_other_data(
     (tmp_path / "rows.tsv").rename(tmp_path / "moved.tsv")
     other = tmp_path / "other.csv"
     other.write_text("one,two,answer\nab,ac,same\nab,cc,other\n")
-    found = answer(capsys, "evaluate", second, "--data", other)
-    assert found["accuracy"] in (0.0, 0.5, 1.0)
+    code, out, err = outcome(capsys, "evaluate", second, "--data", other, "--json")
+    assert code == 0 and json.loads(out)["accuracy"] in (0.0, 0.5, 1.0)
+    assert "the data has changed" not in err
+    rows = answer(capsys, "predict", second, other, "--probabilities")["texts"]
+    assert [(row["text"], row["pair"]) for row in rows] == [("ab", "ac"), ("ab", "cc")]
+    monkeypatch.setattr("sys.stdin", Pieces(b"ab\tac\nab\tcc\n"))
+    assert answer(capsys, "predict", second, "--probabilities")["texts"] == rows
+    line = printed(capsys, "predict", second, "ab\tac", "--probabilities").rstrip("\n")
+    assert line.split("\t")[0::2] == [rows[0]["label"], "ab"] and line.endswith("\tac")
     other.write_text("one,two,answer\nab,ac,maybe\n")
     line = refused(capsys, "evaluate", second, "--data", other)
     assert "unknown labels in the rows ('maybe')" in line

@@ -169,7 +169,13 @@ def test_validation_sentences_have_loss_and_scores_of_the_directions_asked_for(
     bleu, chrf = (set(found["signatures"][name].split("|")) for name in ("bleu", "chrf"))
     assert {"nrefs:1", "case:mixed", "tok:13a", "smooth:exp"} <= bleu
     assert {"nrefs:1", "nc:6", "nw:0"} <= chrf
-    less = answer(capsys, *words, "--limit", "3", "--directions", "fr-en")
+    less = answer(capsys, *words, "--limit", "3", "--directions", "fr-en", "--keep", "less")
+    kept = json.loads((run / "scores" / "less.json").read_text())
+    assert kept["metrics"] == pytest.approx({
+        **{name: less[name] for name in ("loss", "perplexity")},
+        **{name: less[f"{name}_average"]["both"] for name in ("bleu", "chrf")},
+    })  # fmt: skip
+    assert (kept["limit"], kept["overrides"]["data.directions"]) == (3, "fr>en")
     assert less["sentences"] == {"fr-en": 3} and less["bleu_average"]["out"] is None
     # All lines are equal, so sentences have equally many tokens.
     one, other, whole = (
