@@ -75,6 +75,7 @@ def test_values_take_the_fields_types() -> None:
         assert build(Inner, {"width": given}).width == 9007199254740993, "whole numbers stay exact"
     assert build(Inner, {"maybe": ""}).maybe is None
     assert build(Outer, {"column": ""}).column == "", "an empty text is not null"
+    assert build(Outer, {"name": 7, "column": 0.5}) == Outer(name="7", column="0.5")
     outer = Outer(name="y", inner=Inner(width=1000, maybe=0.5))
     assert build(Outer, {"name": "y", "inner": {"width": "1e3", "maybe": 0.5}}) == outer
     assert build(Outer, dataclasses.asdict(outer)) == outer

@@ -148,7 +148,7 @@ def test_more_seeds_follow_the_best_rate(
     complete = True
 
     def run(folder: Path, grid: Sweep, *rest: Any) -> bool:
-        for cell in grid.cells() if complete else ():
+        for cell in grid.cells()[: None if complete else 3]:
             score = scores[cell.values[SEED]][rates.index(cell.values[RATE])]
             write_json(cell_directory(folder, cell) / "outcome.json", {
                 "status": "finished", "reason": "", "metrics": {"accuracy": score, "loss": 1.0},

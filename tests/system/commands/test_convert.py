@@ -54,7 +54,9 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
         n_positions=40, n_embd=32, n_layer=2, n_head=4, vocab_size=tokenizer.vocab_size,
         bos_token_id=tokenizer.end, eos_token_id=tokenizer.end,
     )  # fmt: skip
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    model = transformers.GPT2LMHeadModel(config)
+    model.generation_config.repetition_penalty = 5.0  # stays
+    model.save_pretrained(folder / "model")
     transformers_tokenizer(tokenizer, 40).save_pretrained(folder / "model")
     return folder / "model"
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,10 @@ def test_a_budget_is_for_all_jobs_and_may_leave_seeds_out(
         "capacity": 0.8 * 10 * 3, "seeds": [1, 2, 3] if fewer else [1, 2], "fewer": fewer,
         "training": 32, "timed": {16: (16, 3), 32: (32, 3)},
     }  # fmt: skip
+    (tmp_path / ladder.LADDER_FILE).touch()  # of a ladder that began with fewer seeds
+    monkeypatch.setattr(ladder, "read_ladder", lambda folder: Namespace(seeds=[1]))
+    refused(capsys, *words, *more.split())
+    assert seen["seeds"] == ([1] if fewer else [1, 2])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 
 from magneto.cli import main
 from magneto.commands import probe
-from magneto.lab import coordinates, diagnosis
+from magneto.lab import coordinates, diagnosis, update
 from magneto.lab.coordinates import Coordinate
 from magneto.lab.diagnosis import Diagnosis, Trial
 from magneto.lab.probe import LayerReading
@@ -77,7 +77,9 @@ def test_json_is_one_object_and_the_file_is_the_same(
     assert trial["status"] == "has not learned yet" and trial["score"] > trial["baseline"] * 0.98
 
 
-def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_growth_over_depths_needs_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["--model.width", "16", "--model.heads", "2", "--model.ffn_width", "32"]
     words += ["--depths", "2,4", "--placements", "post,peri", "--seeds", "2", "--data", "nowhere"]
     out = printed(capsys, *PROBE, *words, "--out", tmp_path)
@@ -87,6 +89,15 @@ def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.Capture
     assert len(found["growth"]) == 2 * 4 and len(found["updates"]) == 2 * 2 * 2 * 4
     assert found["bounds"]["post"] == {"paper": [8.0, 16.0]} and found["bounds"]["peri"] == {}
     assert all(part["interval"] is not None for part in found["growth"])
+    asked: list[tuple] = []
+
+    def measure(shape: Any, depths: list[int], seeds: range, stack: str, progress: Any) -> None:
+        asked.append((shape.width, depths, seeds, stack))
+        raise ValueError("enough")
+
+    monkeypatch.setattr(update, "measure_growth", measure)
+    assert "enough" in refused(capsys, *PROBE, *words[:8], "--stack", "encoder")
+    assert asked == [(16, [2, 4], range(5), "encoder")]
     assert "--depths needs --seeds" in refused(capsys, *PROBE, *words, "--seeds", "0")
 
 

@@ -16,7 +16,7 @@ from magneto.progress import SILENT
 from magneto.recipe import load_recipe
 from magneto.speech.data import KEPT, READ, TOO_LONG
 from magneto.start import advice, baselines
-from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
+from magneto.start.advice import advise, badly_scaled, image_input, small_validation_set, steps_for
 from magneto.start.baselines import (
     bag_of_words,
     colour_and_place,
@@ -25,6 +25,7 @@ from magneto.start.baselines import (
     pixel_regression,
     statement_alone,
 )
+from magneto.start.candidates import candidates
 from tests.unit.vision.image_files import encoded, photo, write, write_pairs
 
 UNSET = SimpleNamespace(image_size=None, patch_size=None)
@@ -69,8 +70,8 @@ def test_n_grams_are_witten_and_bells() -> None:
 def test_numbers_of_texts_are_learned_from_training_alone() -> None:
     """Without two answers to learn, or two to compare, there is nothing to say."""
     words = [" ".join(["one", "two", "three", "four"][: 1 + n % 4]) for n in range(40)]
-    train = Part(text=words, label=[n % 4 for n in range(40)])
-    held = Part(text=words[:8], label=[-(n % 4) for n in range(8)])
+    train = Part(text=words, label=[n % 4 / 2 for n in range(40)])
+    held = Part(text=words[:8], label=[-(n % 4) / 2 for n in range(8)])
 
     def scored(train: Part, held: Part, regression: bool = True) -> Any:
         texts = SimpleNamespace(train=train, validation={"": held})
@@ -81,6 +82,18 @@ def test_numbers_of_texts_are_learned_from_training_alone() -> None:
     assert name == "ridge regression on words" and found["spearman"] < -0.9
     assert scored(train, Part(text=["one"], label=[1])) == ()
     assert scored(Part(text=words, label=["a"] * 40), held, regression=False) == ()
+
+
+def test_numbers_are_compared_with_their_mean_and_given_fields_win(tmp_path: Path) -> None:
+    source, draws = tmp_path / "rows.csv", np.random.default_rng(0).normal(0, 1, 60)
+    rows = [f"number {n} of {n % 7},{value:.3f}" for n, value in enumerate(draws)]
+    source.write_text("\n".join(["text,score", *rows]))
+    [candidate] = candidates(str(source))
+    found = advise(str(source), candidate, {"data.max_length": 16}, SILENT)
+    assert [name for name, _ in found.baselines] == ["always the mean", "ridge regression on words"]
+    data: Any = found.recipe.data
+    assert (data.max_length, data.target, found.options["data.max_length"]) == (16, "number", 16)
+    assert data.vocab_size == found.options["data.vocab_size"] == 512
 
 
 def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path) -> None:
