@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -61,37 +62,29 @@ def test_a_killed_ladder_goes_on_and_its_numbers_are_those_of_its_runs(
     assert json.loads((out / "forecast.json").read_text())["complete"]
 
 
-@pytest.mark.parametrize(("more", "fewer"), [("", True), ("--seeds 1,2", False)])
 def test_a_budget_is_for_all_jobs_and_may_leave_seeds_out(
-    more: str, fewer: bool, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: Any
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[str, Any] = {}
-
     def open_it(folder: Path, asked: ladder.Ladder, prepare: Any) -> None:
-        seen.update(capacity=asked.capacity, seeds=asked.seeds)
         prepare(asked)
-        raise ValueError("enough")
+        raise ValueError(f"{asked.capacity:g} {asked.seeds}")
 
-    def fit(asked: Any, training: str, timed: Any, fewer_seeds: bool) -> None:
-        seen.update(training=training, timed=timed, fewer=fewer_seeds)
+    def time_cell(recipe: Any, jobs: int, progress: object) -> tuple[int, int]:
+        return recipe.model.width, jobs
 
     monkeypatch.setattr(ladder, "open_ladder", open_it)
-    monkeypatch.setattr(ladder, "fit_budget", fit)
+    monkeypatch.setattr(ladder, "fit_budget", fit := MagicMock())
+    monkeypatch.setattr(ladder, "read_ladder", lambda folder: Namespace(seeds=[1]))
     monkeypatch.setattr(sweep, "prepare_task", lambda recipe, _: recipe.model.width)
     monkeypatch.setattr(sweep, "training_in_steps", lambda recipe, task: task)
-    time_cell = "magneto.commands.ladder.time_cell"
-    monkeypatch.setattr(time_cell, lambda recipe, jobs, _: (recipe.model.width, jobs))
-    words = [*WORDS.replace("--seeds 1 ", "").split(), "--out", tmp_path]
-    words += ["--budget", "10s", "--jobs", "3"]
-    assert "enough" in refused(capsys, *words, *more.split())
-    assert seen == {
-        "capacity": 0.8 * 10 * 3, "seeds": [1, 2, 3] if fewer else [1, 2], "fewer": fewer,
-        "training": 32, "timed": {16: (16, 3), 32: (32, 3)},
-    }  # fmt: skip
-    (tmp_path / ladder.LADDER_FILE).touch()  # of a ladder that began with fewer seeds
-    monkeypatch.setattr(ladder, "read_ladder", lambda folder: Namespace(seeds=[1]))
-    refused(capsys, *words, *more.split())
-    assert seen["seeds"] == ([1] if fewer else [1, 2])
+    monkeypatch.setattr("magneto.commands.ladder.time_cell", time_cell)
+    words = [*WORDS.replace("--seeds 1 ", "").split(), "--out", tmp_path, "--budget", "10s"]
+    for more, seeds in (("", [1, 2, 3]), ("--seeds 1,2", [1, 2]), ("", [1])):
+        if seeds == [1]:  # a ladder that began with fewer seeds
+            (tmp_path / ladder.LADDER_FILE).touch()
+        assert f" {0.8 * 10 * 3:g} {seeds}" in refused(capsys, *words, "--jobs", 3, *more.split())
+        assert fit.call_args.args[1:] == (32, {16: (16, 3), 32: (32, 3)})
+        assert fit.call_args.kwargs == {"fewer_seeds": not more}
 
 
 if __name__ == "__main__":

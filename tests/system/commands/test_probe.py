@@ -5,8 +5,7 @@ import math
 import re
 from argparse import Namespace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -89,15 +88,10 @@ def test_growth_over_depths_needs_no_data(
     assert len(found["growth"]) == 2 * 4 and len(found["updates"]) == 2 * 2 * 2 * 4
     assert found["bounds"]["post"] == {"paper": [8.0, 16.0]} and found["bounds"]["peri"] == {}
     assert all(part["interval"] is not None for part in found["growth"])
-    asked: list[tuple] = []
-
-    def measure(shape: Any, depths: list[int], seeds: range, stack: str, progress: Any) -> None:
-        asked.append((shape.width, depths, seeds, stack))
-        raise ValueError("enough")
-
+    measure = MagicMock(side_effect=ValueError("enough"))
     monkeypatch.setattr(update, "measure_growth", measure)
-    assert "enough" in refused(capsys, *PROBE, *words[:8], "--stack", "encoder")
-    assert asked == [(16, [2, 4], range(5), "encoder")]
+    refused(capsys, *PROBE, *words[:8], "--stack", "encoder")
+    assert measure.call_args.kwargs.items() >= {"seeds": range(5), "stack": "encoder"}.items()
     assert "--depths needs --seeds" in refused(capsys, *PROBE, *words, "--seeds", "0")
 
 
@@ -119,44 +113,29 @@ def test_a_placement_is_probed_once() -> None:
 
 
 def test_each_placement_has_its_own_probe_and_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple] = []
-
-    def trial(recipe: Any, seconds: float, progress: ProgressBars) -> Trial:
-        asked.append((recipe.model.placement, seconds))
-        return Trial("learned", recipe.model.placement, "loss", 1.0, 2.0, 1.9, 3, 4, 5.0)
-
-    def diagnose(recipe: Any, steps: int, seeds: int, progress: ProgressBars) -> Any:
-        asked.append((recipe.model.placement, steps, seeds))
-        name = recipe.model.placement
-        verdict = SimpleNamespace(level="sound")
-        return SimpleNamespace(
-            placement=PLACEMENTS[name], verdict=verdict, to_mapping=lambda: {"placement": name}
-        )
-
-    monkeypatch.setattr(diagnosis, "diagnose", diagnose)
+    trial = MagicMock(return_value=Trial("learned", "", "loss", 1.0, 2.0, 1.9, 3, 4, 5.0))
+    monkeypatch.setattr(diagnosis, "diagnose", diagnose := MagicMock())
     monkeypatch.setattr(diagnosis, "run_trial", trial)
-    recipes = probe.load_each("causal-lm/tiny", {}, ["pre", "sub"])
-    args = Namespace(steps=7, seeds=None, trial=2.5)
-    found, _ = probe.diagnose_each(recipes, args, ProgressBars(quiet=True))
-    assert asked == [each for name in ("pre", "sub") for each in ((name, 7, 3), (name, 2.5))]
-    assert [each["reason"] for each in found["trials"]] == ["pre", "sub"]
-    assert found["probes"] == [{"placement": "pre"}, {"placement": "sub"}]
+    recipes, quiet = probe.load_each("causal-lm/tiny", {}, ["pre", "sub"]), ProgressBars(quiet=True)
+    probe.diagnose_each(recipes, Namespace(steps=7, seeds=None, trial=2.5), quiet)
+    how = {"steps": 7, "seeds": 3, "progress": quiet}
+    assert diagnose.call_args_list == [call(recipe, **how) for recipe in recipes]
+    assert trial.call_args_list == [call(recipe, 2.5, quiet) for recipe in recipes]
 
 
 def test_widths_are_measured_and_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple] = []
     made = [Coordinate("top", {8: 1.0, 16: 1.0}, {8: 1.0, 16: 2.0})]
-    monkeypatch.setattr(
-        coordinates, "measure_coordinates", lambda *given: asked.append(given[1:3]) or made
-    )
-    monkeypatch.setattr(coordinates, "draw_coordinates", lambda *given: str(given).encode())
+    measure, draw = MagicMock(return_value=made), MagicMock(return_value=b"<svg>")
+    monkeypatch.setattr(coordinates, "measure_coordinates", measure)
+    monkeypatch.setattr(coordinates, "draw_coordinates", draw)
     words = ["--coordinates", "16,8", "--steps", "4", "--out", tmp_path]
     found = answer(capsys, *PROBE, *words)
-    assert asked == [([8, 16], 4)] and (found["widths"], found["steps"]) == ([8, 16], 4)
+    assert measure.call_args.args[1:3] == ([8, 16], 4) and draw.call_args == call(made, 4)
+    assert (found["widths"], found["steps"]) == ([8, 16], 4)
     assert found["coordinates"][0]["exponent"] == pytest.approx(1.0)
-    assert (tmp_path / "coordinates.svg").read_bytes() == str((made, 4)).encode()
+    assert (tmp_path / "coordinates.svg").read_bytes() == b"<svg>"
 
 
 def test_numbers_of_a_probe_are_in_their_columns() -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -19,7 +19,6 @@ from magneto.progress import SILENT
 from magneto.recipe import open_run, recipe_path
 from magneto.training.logging import TrainingResult
 from magneto.training.loop import TrainingState, log
-from magneto.training.task import Task
 from tests.commands import outcome, refused
 from tests.system.conftest import NEW
 
@@ -44,17 +43,12 @@ def test_a_run_is_named_after_its_recipe(tmp_path: Path) -> None:
 
 
 def test_the_training_gets_the_recipes_seed_and_the_hook(tmp_path: Path, monkeypatch) -> None:
-    asked: dict[str, Any] = {}
-
-    def take(task: Task, config: object, run: Path, **given: Any) -> TrainingResult:
-        asked.update(given, seeds=(task.seed, given["recipe"]["seed"]))
-        return TrainingResult("interrupted", 1, {}, {}, None, "", 0.0)
-
-    monkeypatch.setattr("magneto.training.loop.train", take)
-    words = [*NEW, "--seed", "5", "--probe-every", "--out", str(tmp_path / "run")]
-    assert main(words) == 130
-    assert (asked["seed"], asked["seeds"], asked["resume"]) == (5, (5, 5), False)
-    assert [hook.function.period for hook in asked["hooks"]] == [100]
+    result = TrainingResult("interrupted", 1, {}, {}, None, "", 0.0)
+    monkeypatch.setattr("magneto.training.loop.train", take := MagicMock(return_value=result))
+    assert main([*NEW, "--seed", "5", "--probe-every", "--out", str(tmp_path / "run")]) == 130
+    given, (task, *_) = take.call_args.kwargs, take.call_args.args
+    assert given["seed"] == given["recipe"]["seed"] == task.seed == 5 and not given["resume"]
+    assert [hook.function.period for hook in given["hooks"]] == [100]
 
 
 def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> None:

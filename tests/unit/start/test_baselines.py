@@ -16,7 +16,7 @@ from magneto.progress import SILENT
 from magneto.recipe import load_recipe
 from magneto.speech.data import KEPT, READ, TOO_LONG
 from magneto.start import advice, baselines
-from magneto.start.advice import advise, badly_scaled, image_input, small_validation_set, steps_for
+from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
 from magneto.start.baselines import (
     bag_of_words,
     colour_and_place,
@@ -25,7 +25,7 @@ from magneto.start.baselines import (
     pixel_regression,
     statement_alone,
 )
-from magneto.start.candidates import candidates
+from magneto.vision import segmentation
 from tests.unit.vision.image_files import encoded, photo, write, write_pairs
 
 UNSET = SimpleNamespace(image_size=None, patch_size=None)
@@ -84,18 +84,6 @@ def test_numbers_of_texts_are_learned_from_training_alone() -> None:
     assert scored(Part(text=words, label=["a"] * 40), held, regression=False) == ()
 
 
-def test_numbers_are_compared_with_their_mean_and_given_fields_win(tmp_path: Path) -> None:
-    source, draws = tmp_path / "rows.csv", np.random.default_rng(0).normal(0, 1, 60)
-    rows = [f"number {n} of {n % 7},{value:.3f}" for n, value in enumerate(draws)]
-    source.write_text("\n".join(["text,score", *rows]))
-    [candidate] = candidates(str(source))
-    found = advise(str(source), candidate, {"data.max_length": 16}, SILENT)
-    assert [name for name, _ in found.baselines] == ["always the mean", "ridge regression on words"]
-    data: Any = found.recipe.data
-    assert (data.max_length, data.target, found.options["data.max_length"]) == (16, "number", 16)
-    assert data.vocab_size == found.options["data.vocab_size"] == 512
-
-
 def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     rows = ["text,text2,label"]
@@ -143,20 +131,11 @@ def test_a_broken_image_is_left_out_of_what_pixels_teach(tmp_path: Path) -> None
     assert found["mean_iou"] > 0.2  # a stripe's brightness tells its class
 
 
-class Pairs(list):
-    """Images with their masks."""
-
-    def pixels(self, number: int) -> np.ndarray:
-        return self[number][0]
-
-    def mask(self, number: int) -> np.ndarray:
-        return self[number][1]
-
-
 def test_the_place_of_a_pixel_tells_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quarters of one colour, in images that are wide or tall, of which some pixels are read."""
     monkeypatch.setattr(baselines, "MAX_PIXELS_PER_IMAGE", 100)
-    train, held, turned = Pairs(), Pairs(), Pairs()
+    monkeypatch.setattr(segmentation, "read_pair", lambda split, number, masks: split[number])
+    train, held, turned = list[Any](), list[Any](), list[Any]()
     for height, width in ((6, 24), (24, 6)) * 6:
         y, x = np.indices((height, width))
         image, mask = np.full((height, width, 3), 99, np.uint8), 2 * (2 * y // height)
@@ -166,7 +145,7 @@ def test_the_place_of_a_pixel_tells_its_class(monkeypatch: pytest.MonkeyPatch) -
         turned.append((image, 3 - mask))
     for validation, least, most in ((held, 0.9, 1.0), (turned, 0.0, 0.1)):
         splits = SimpleNamespace(train=train, validation=validation)
-        task = SimpleNamespace(splits=splits, masks=lambda mask: mask, classes=4, names=[*"abcd"])
+        task = SimpleNamespace(splits=splits, masks=None, classes=4, names=[*"abcd"])
         [(_, found)] = colour_and_place(task)
         assert least <= found["mean_iou"] <= most
 
