@@ -62,7 +62,8 @@ LADDERS = {
     "translation-width-18": f"{PAIRS} --model.encoder_layers 18 --model.decoder_layers 18 "
     "--widths 32,64,128 --target 512 --seeds 1,2,3",
     "translation-width-18-french": f"{PAIRS} --data.source builtin:phrases:fr,en "
-    "--model.encoder_layers 18 --model.decoder_layers 18 --widths 32,64 --target 512",
+    "--model.encoder_layers 18 --model.decoder_layers 18 --widths 32,64,128 --target 512 "
+    "--seeds 1,2,3",
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
     "images-width-12": f"{IMAGES} --model.layers 12 --training.batch_size 32 "
@@ -71,7 +72,7 @@ LADDERS = {
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-24": f"{DEEP} --widths 32,64,128,256 --target 512",
     "text-width-24-mup": f"{DEEP} --model.parametrization mup --model.base_width 32 "
-    "--model.tie_embeddings false --widths 32,64,128 --target 512",
+    "--model.tie_embeddings false --widths 32,64,128 --target 512 --seeds 1,2,3",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",
