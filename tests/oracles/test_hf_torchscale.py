@@ -150,6 +150,7 @@ def test_what_does_not_fit_is_named() -> None:
         (decoder(True, False), sub, "Post-LN with Sub-LN's inner norms"),
         (relative, sub, "supported only in an encoder"),
         (state, {}, "with encoder_attention_heads or decoder"),
+        (state, args("sub", "encoder", "decoder"), "could belong to an encoder or to a decoder"),
         (state, sub | {"multiway": True}, "multiway=True is not supported"),
         (state | {"extra": torch.ones(1)}, sub, r"no counterpart of the tensor 'decoder\.extra'"),
         (state, sub | {"activation_fn": "tanh"}, "activation 'tanh' is not supported"),

@@ -17,6 +17,7 @@ from magneto.speech.features import (
     Normaliser,
     load_normaliser,
     normalise_utterance,
+    stored_normaliser,
     time_warp,
 )
 from tests.unit.speech.wavs import tone, write
@@ -302,6 +303,8 @@ def test_normalisers(tmp_path: Path) -> None:
     assert np.allclose(found.mean(0), 0, atol=1e-5) and np.allclose(found.std(0), 1, atol=1e-5)
     assert np.isfinite(normalise_utterance(np.ones((5, 4), np.float32))).all()
     assert normalise_utterance(frames[:0]).shape == (0, 80)
+    for kind, expected in (("utterance", found), ("none", frames)):
+        assert np.array_equal(stored_normaliser(SpeechDataConfig(cmvn=kind))(frames), expected)
     path = tmp_path / "cmvn.json"
     made = Normaliser(frames.mean(0), frames.std(0))
     made.save(path)

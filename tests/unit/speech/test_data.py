@@ -273,6 +273,8 @@ def load(source: Path, progress=SILENT, **options):
 def test_splits_by_name(tmp_path: Path) -> None:
     for name, count in (("train", 5), ("extra", 2), ("dev", 3), ("test", 4)):
         write_table(tmp_path, name, count)
+    extra = tmp_path / "extra.jsonl"
+    extra.write_text('{"audio": "left-out.wav", "text": null}\n' + extra.read_text())
     found = load(tmp_path)
     assert found.train.values("id") == [f"train-{n}" for n in range(5)]
     assert found.validation.values("id") == [f"dev-{n}" for n in range(3)]
@@ -286,6 +288,8 @@ def test_splits_by_name(tmp_path: Path) -> None:
         by_hash = sorted((f"dev-{n}" for n in range(3)), key=hash_of)[: len(limited.validation)]
         assert limited.validation.values("id") == sorted(by_hash)
     assert two.train.values("text")[-2:] == ["NUMBER 0", "NUMBER 1"]
+    files = [two.train.columns["audio"].key(n) for n in two.train.rows]
+    assert files == [f"{id}.wav" for id in two.train.values("id")]
     tested = load(tmp_path, validation_splits=("test",))
     other = load(tmp_path, train_splits=("extra",), validation_splits=("test",))
     assert len(tested.validation) == 4

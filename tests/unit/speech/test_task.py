@@ -136,10 +136,11 @@ def test_what_does_not_fit_is_refused() -> None:
         ValueError, match=r"model\.mel_bins \(8\) must equal data\.features\.mel_bins"
     ):
         made(features=FilterBankConfig(mel_bins=12))
-    task = SpeechRecognition(replace(MODEL, vocab_size=3), DATA, 1)
-    with pytest.raises(ValueError, match=r"model\.vocab_size \(3\) is too small.*transcripts"):
+    of_bytes = replace(DATA, tokenizer="bytes")  # 260 tokens
+    task = SpeechRecognition(replace(MODEL, vocab_size=260), of_bytes, 1)
+    with pytest.raises(ValueError, match=r"model\.vocab_size \(260\) is too small.*transcripts"):
         task.prepare()
-    task = SpeechRecognition(replace(MODEL, vocab_size=300), replace(DATA, tokenizer="bytes"), 1)
+    task = SpeechRecognition(replace(MODEL, vocab_size=300), of_bytes, 1)
     assert task.build_model().joiner.output.out_features == 300 > task.vocabulary.size
     both = {"source": "builtin:spoken-digits", "validation_source": "builtin:spoken-digits"}
     with pytest.raises(ValueError, match="is the source of the training data and of"):

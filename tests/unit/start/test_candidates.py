@@ -269,7 +269,7 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     scored = table(tmp_path / "scored.csv", "image", "score")
     scored.write_text(scored.read_text().replace("score", "label", 1))
     headerless = tmp_path / "bare.tsv"
-    headerless.write_text("".join(f"{'word ' * 12}{n}\t{n % 2}\n" for n in range(20)))
+    headerless.write_text("".join(f"{'word ' * 12}{n}\t{'yn'[n % 2]}\n" for n in range(20)))
     (tmp_path / "sounds").mkdir()
     chats = tmp_path / "chats.jsonl"
     chats.write_text('{"messages": [{"role": "user"}]}\n' * 3)

@@ -240,6 +240,8 @@ def test_ranks_write_one_copy_and_each_reads_its_own_rows(
         return parts  # of the ranks in their order
 
     monkeypatch.setattr(module, "broadcast_from_main", lambda *_: "one.1")
+    names = iter("abcdefghi")  # each process has another
+    monkeypatch.setattr(module, "process_name", lambda: next(names))
     monkeypatch.setattr(module, "gather_lists", gather)
     monkeypatch.setattr(module.dist, "new_group", lambda **_: None)
     shards = Piece(whole[:3], 0, (5, 2), True), Piece(whole[3:], 3, (5, 2), True)

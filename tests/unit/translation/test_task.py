@@ -110,13 +110,15 @@ def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
         assert task.loss(model, batch).total.item() == pytest.approx(count * plain, rel=1e-5)
 
 
-def test_evaluation_sees_every_sentence_in_every_direction(text: Path) -> None:
+def test_evaluation_sees_every_sentence_in_every_direction(text: Path, tmp_path: Path) -> None:
     task = translation(text, validation_fraction=0.1, max_tokens=64)
     groups = task.validation_groups
     sizes = [stop - start for start, stop in task.text.validation.ranges.values()]
     assert sum(len(numbers) for _, numbers in groups) == 2 * sum(sizes)
     assert len({(d, n) for ds, ns in groups for d, n in zip(ds, ns, strict=True)}) == 2 * sum(sizes)
-    again = translation(text, validation_fraction=0.1, max_tokens=64)
+    ByteTokenizer().save(tmp_path)  # without languages: they are those of the text
+    again = translation(text, validation_fraction=0.1, max_tokens=64, tokenizer=str(tmp_path))
+    assert again.vocabulary.languages == ("en", "xx", "yy")
     assert all((a[1] == b[1]).all() for a, b in zip(groups, again.validation_groups, strict=True))
     shapes = [(len(each["source"]), max(each[side].shape[1] for side in ("source", "target")))
               for each in task.validation_batches()]  # fmt: skip
@@ -141,8 +143,8 @@ def test_mistakes_are_answered(text: Path) -> None:
             ParallelDataConfig(**changes)
     with pytest.raises(ValueError, match=r"needs model\.encoder_layers"):
         translation(text, model={"encoder_layers": None, "decoder_layers": None})
-    with pytest.raises(ValueError, match=r"vocab_size \(100\) is too small for the 263 tokens"):
-        translation(text, model={"vocab_size": 100}).prepare()
+    with pytest.raises(ValueError, match=r"vocab_size \(262\) is too small for the 263 tokens"):
+        translation(text, model={"vocab_size": 262}).prepare()
 
 
 def run(text: Path, out: Path, **changes) -> list[dict]:

@@ -183,6 +183,9 @@ def test_losses_and_scores_are_of_patches() -> None:
     assert torch.equal(whole["used"], codes.flatten().bincount(minlength=16).float())
     assert torch.equal(two["used"], codes[:2].flatten().bincount(minlength=16).float())
     assert whole["count"] == codes.numel() and two["count"] == 32
+    for name, each in (("apart", 1 - cosine), ("distance", distances)):
+        assert torch.allclose(whole[name], each.sum(), rtol=1e-5)
+        assert torch.allclose(two[name], each[:2].sum(), rtol=1e-5)
     sums = {"apart": 4.0, "distance": 1.0, "count": 16.0, "used": [4.0] * 4 + [0.0] * 12}
     found = task.summarise(sums, ())
     assert found["codebook_use"] == 0.25
