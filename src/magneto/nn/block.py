@@ -31,14 +31,14 @@ from magneto.theory.placement import Depth, Sublayer
 
 
 class Residual(nn.Module):
-    """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
+    """Residual connection: x <- after(alpha * x + branch(W_out @ inside(f(before(x))))).
 
-    Each of `before`, `branch` and `after` is a norm or the identity. A fourth norm, `inside`, may
-    precede the last linear layer of f (`Attention.inside` or `FeedForward.inside`). With Sub-LN,
-    self-attention and the feed-forward network have the norms `before` and `inside`. Their residual
-    connection is x <- x + f(LN(x)), where f contains the second norm, `inside`. The output
-    of `branch` passes through dropout, LayerScale and stochastic depth, in this order, before it is
-    added to alpha * x. Subclasses define f.
+    f is attention or the first half of the feed-forward network, and W_out is the last matrix of
+    the sublayer. Subclasses have f, `inside` and W_out (`Attention` or `FeedForward`); this class
+    has the other slots. Each slot is a norm or the identity. With Sub-LN, self-attention and the
+    feed-forward network have the norms `before` and `inside`: x <- x + W_out @ LN(f(LN(x))). The
+    output of `branch` passes through dropout, LayerScale and stochastic depth, in this order,
+    before it is added to alpha * x.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class SelfAttentionSublayer(Residual):
 class CrossAttentionSublayer(Residual):
     """Cross-attention sublayer.
 
-    With Sub-LN, the only norm of this sublayer is an LN before the query projection (paper,
-    section 2).
+    With Sub-LN, this sublayer has a single norm (paper, section 2), which is before the query
+    projection, as in the authors' code.
     """
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:

@@ -2,7 +2,8 @@
 
 As in torch, a module's `reset_parameters` fills its own parameters and buffers, and touches no
 submodule. A model can therefore be built on the meta device and initialised later, module by module
-(`magneto.training.model`).
+(`magneto.training.model`). A projection is built with gain 1. The stack that contains it then calls
+`initialize`, which stores the placement's gain in the projection and draws the weights again.
 
 | tensor                             | initial value                                          |
 |------------------------------------|--------------------------------------------------------|

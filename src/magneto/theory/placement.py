@@ -67,7 +67,8 @@ def sub_gain(depth: Depth) -> float:
     """Return gamma of Sub-LN (paper, section 3.2 and figure 2, top right).
 
     A single stack has the gamma sqrt(log 2N). In an encoder-decoder, the encoder has the gamma
-    sqrt(log(3M) log(2N) / 3), and the decoder has the gamma sqrt(log 3M). Gamma is not clamped, and
+    sqrt(log(3M) log(2N) / 3), and the decoder has the gamma sqrt(log 3M). N and M are the layers of
+    encoder and decoder; a single decoder has M in place of N. Gamma is not clamped, and
     can be below 1, for example for a single stack with N = 1.
     """
     if depth.alone:
@@ -329,7 +330,7 @@ VARIANTS: dict[str, Placement] = {
             head_scale="after_out",
         ),
         # The paper's appendix B puts cross-attention's norm before the output projection; its text
-        # and the authors' code put it on the query.
+        # does not say where the norm is, and the authors' code puts it on the query.
         replace(
             PLACEMENTS["sub"],
             name="sub-cross-inside",

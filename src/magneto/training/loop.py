@@ -387,7 +387,8 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
     torch.manual_seed(step_seed(state.seed, state.step, world.rank))
     sums, names, units = accumulate(task, model, pieces, config, world)
     set_learning_rate(state.optimizer, learning_rate(config, state.step))
-    norm = take_step(state.optimizer, state.parameters, sums[1], config.clip_norm, world)
+    count = sums[1]  # predictions on all ranks, by which `take_step` divides the gradients
+    norm = take_step(state.optimizer, state.parameters, count, config.clip_norm, world)
     with torch.no_grad():
         task.end_step(unwrap(model), partial(all_reduce_sum, world=world))
     if state.average:

@@ -44,10 +44,14 @@ def build_optimizer(
     groups = parameter_groups(model, config.weight_decay, multipliers or {}, scales)
     for group in groups:
         group["lr"] = rate * group["multiplier"]
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=rate)
-    fused = all(p.device.type in FUSED for p in model.parameters())
-    return torch.optim.AdamW(groups, lr=rate, betas=config.betas, eps=config.eps, fused=fused)
+    match config.optimizer:
+        case "adamw":
+            fused = all(p.device.type in FUSED for p in model.parameters())
+            return torch.optim.AdamW(
+                groups, lr=rate, betas=config.betas, eps=config.eps, fused=fused
+            )
+        case "sgd":
+            return torch.optim.SGD(groups, lr=rate)
 
 
 def parameter_groups(
