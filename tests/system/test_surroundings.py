@@ -16,13 +16,13 @@ from tests.conftest import left_as_found
 
 def test_what_is_left_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "GRACE", 0.01)
-    end = threading.Event()
+    end, handler = threading.Event(), signal.getsignal(signal.SIGHUP)  # ignored below nohup
     staying = threading.Thread(target=end.wait, name="staying", daemon=True)
     for named, change in {
         "the variable CI_X": lambda: monkeypatch.setenv("CI_X", "1"),
         "the current folder": lambda: monkeypatch.chdir("/"),
         "torch's threads": lambda: torch.set_num_threads(2),
-        "the handler of SIGHUP": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        "the handler of SIGHUP": lambda: signal.signal(signal.SIGHUP, lambda *_: None),
         "a running thread, staying": staying.start,
     }.items():
         with (
@@ -31,7 +31,7 @@ def test_what_is_left_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             change()
     torch.set_num_threads(1)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, handler)
     end.set()
     staying.join()
 
