@@ -7,6 +7,9 @@ for any number of ranks, micro-batches and worker processes.
 Each use of an example gets a new number, `draw`. Random augmentation depends on the seed, on the
 example's number and on `draw`.
 
+Plans of numbered examples return an array with a row (draw, number) for each example. Functions
+that make a batch from such rows take the columns in the other order, `make(numbers, draws)`.
+
 A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
 """
 
@@ -128,14 +131,14 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) -> BatchStream:
     """Return a stream that makes batches by `make(numbers, draws)`.
 
-    `plan` returns an array. Each row contains the draw and the number of an example.
+    `plan` returns an array with a row (draw, number) for each example.
     """
 
-    def make_rows(rows: np.ndarray) -> Any:
+    def make_from_rows(rows: np.ndarray) -> Any:
         draws, numbers = np.ascontiguousarray(rows.T)
         return make(numbers, draws)
 
-    return BatchStream(plan, lambda rows: make_batch(make_rows, rows, "example {0[1]}".format))
+    return BatchStream(plan, lambda rows: make_batch(make_from_rows, rows, "example {0[1]}".format))
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
@@ -169,9 +172,10 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     """Return a plan whose batches have examples of similar length.
 
-    The plan returns an array with a row (epoch, number) for each example. Every example comes once
-    per epoch. The shuffled examples are divided into pools of `POOL` batches. Each pool is sorted
-    by length and divided into batches. Finally, all full batches of the epoch are shuffled.
+    The plan returns an array with a row (draw, number) for each example. Every example comes once
+    per epoch, and its draw is the number of the epoch. The shuffled examples are divided into pools
+    of `POOL` batches. Each pool is sorted by length and divided into batches. Finally, all full
+    batches of the epoch are shuffled.
     """
     count = len(lengths)
 
@@ -196,6 +200,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
 
 
 def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
+    """Return the rows (draw, number) of examples that have the same draw."""
     return np.stack([np.full_like(numbers, draw), numbers], axis=1)
 
 
@@ -319,13 +324,13 @@ def join_streams(
     def plan(step: int) -> dict[str, Any]:
         return {name: stream.plan(step) for name, stream in streams.items()}
 
-    def make(piece: dict[str, Any]) -> Any:
+    def make_joined(piece: dict[str, Any]) -> Any:
         return join({name: streams[name].make(examples) for name, examples in piece.items()})
 
     def describe(piece: dict[str, Any]) -> str:
         return "; ".join(f"{name}: {streams[name].describe(own)}" for name, own in piece.items())
 
-    return BatchStream(plan, make, describe)
+    return BatchStream(plan, make_joined, describe)
 
 
 def evaluation_order(count: int) -> np.ndarray:
@@ -371,7 +376,9 @@ def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(batch, dict):
         return {key: map_tensors(value, function) for key, value in batch.items()}
     if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{key: map_tensors(value, function) for key, value in parts(batch)})
+        return replace(
+            batch, **{key: map_tensors(value, function) for key, value in named_values(batch)}
+        )
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(map_tensors(value, function) for value in batch))
     if isinstance(batch, list | tuple):
@@ -393,12 +400,12 @@ def named_tensors(batch: Any, prefix: str = "batch") -> dict[str, Tensor]:
     if isinstance(batch, Tensor):
         return {prefix: batch}
     named: dict[str, Tensor] = {}
-    for key, value in parts(batch):
+    for key, value in named_values(batch):
         named |= named_tensors(value, f"{prefix}.{key}")
     return named
 
 
-def parts(batch: Any) -> Iterator[tuple[str, Any]]:
+def named_values(batch: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(batch, dict):
         yield from ((str(key), value) for key, value in batch.items())
     elif is_dataclass(batch) and not isinstance(batch, type):

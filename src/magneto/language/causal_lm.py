@@ -1,4 +1,18 @@
-"""Causal language modelling: next-token prediction (paper, section 4.1)."""
+"""Causal language modelling: next-token prediction (paper, section 4.1).
+
+The way from a file to a batch on the device:
+
+1. Files to documents: `open_documents` (data/documents.py), `split_documents` (language/text.py).
+2. Documents to tokens in the cache: `prepare_text`, `tokenize_documents` (language/text.py).
+3. Which windows are in a step's batch: `shuffled`, `BatchStream.pieces` (data/stream.py).
+4. Tokens to these windows: `count_windows`, `read_windows` (language/text.py).
+5. Windows to a batch: `CausalLanguageModeling.make`, which calls `next_token_batch`
+   (language/text.py). `BatchPrefetcher` (data/workers.py) makes batches ahead of training.
+6. Batch to the device: `to_device` (data/stream.py), called by `accumulate` (training/loop.py).
+
+If the training text is streamed, `StreamedBlocks` (language/text.py) and `in_blocks`
+(data/stream.py) do steps 2 to 4 for it, block by block and without a cache of tokens.
+"""
 
 from __future__ import annotations
 
@@ -98,20 +112,24 @@ class TextTask(Task):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         check_two_sources(self.data_config)
 
-        def make(windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
+        def make_seeded_batch(
+            windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray
+        ) -> dict[str, Tensor]:
             seeds = map(lambda draw, number: (seed, int(draw), int(number)), draws, numbers)
             return self.make(windows, seeds)
 
         if self.data_config.streaming:
-            return self._streamed_windows(batch_size, seed, make)
+            return self._streamed_windows(batch_size, seed, make_seeded_batch)
         tokens, length = self.text.train, self.length
         return example_stream(
             shuffled(count_windows(tokens, length), batch_size, seed),
-            lambda numbers, draws: make(read_windows(tokens, length, numbers), numbers, draws),
+            lambda numbers, draws: make_seeded_batch(
+                read_windows(tokens, length, numbers), numbers, draws
+            ),
         )
 
     def _streamed_windows(
-        self, batch_size: int, seed: int, make: Callable[..., Any]
+        self, batch_size: int, seed: int, make_seeded_batch: Callable[..., Any]
     ) -> BatchStream:
         data = self.data_config
         blocks = StreamedBlocks(
@@ -119,12 +137,12 @@ class TextTask(Task):
             window_count_file(data, self.length),
         )  # fmt: skip
 
-        def make_piece(piece: list[tuple[int, int, np.ndarray]]) -> Any:
-            draws, numbers, windows = zip(*piece, strict=True)
-            return make(np.stack(windows), np.array(numbers), np.array(draws))
+        def make_from_rows(rows: list[tuple[int, int, np.ndarray]]) -> Any:
+            draws, numbers, windows = zip(*rows, strict=True)
+            return make_seeded_batch(np.stack(windows), np.array(numbers), np.array(draws))
 
         plan = in_blocks(blocks.windows, batch_size, blocks.count)
-        return BatchStream(plan, make_piece, lambda piece: f"{len(piece)} windows of tokens")
+        return BatchStream(plan, make_from_rows, lambda rows: f"{len(rows)} windows of tokens")
 
     def _encode(self, texts: list[str]) -> np.ndarray:
         return np.concatenate([part for part, _ in tokenize_documents(texts, self.tokenizer)])
@@ -135,14 +153,14 @@ class TextTask(Task):
         In masked language modelling, the masked positions do not depend on the training seed.
         """
         tokens, length = self.text.validation, self.length
-        numbers = np.arange(count_windows(tokens, length))
-        plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
+        count = count_windows(tokens, length)
+        plans = np.array_split(np.arange(count), math.ceil(count / EVALUATION_BATCH))
 
-        def make(rows: np.ndarray) -> dict[str, Tensor]:
-            seeds = ((EVALUATION_SEED, int(number)) for number in rows)
-            return self.make(read_windows(tokens, length, rows), seeds)
+        def make_validation_batch(numbers: np.ndarray) -> dict[str, Tensor]:
+            seeds = ((EVALUATION_SEED, int(number)) for number in numbers)
+            return self.make(read_windows(tokens, length, numbers), seeds)
 
-        return LazyBatches(plans, make)
+        return LazyBatches(plans, make_validation_batch)
 
     def attention_mask(self, tokens: Tensor) -> Tensor | None:
         """Return a mask (batch, length, length) that is True between tokens of the same document.

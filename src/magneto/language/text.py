@@ -81,11 +81,12 @@ def open_splits(config: TextDataConfig) -> tuple[Documents, Documents | None]:
     train = splits.get("train") or next(iter(splits.values()))
     if config.validation_source is None:
         return train, splits.get("validation") if "train" in splits else None
-    other = splits  # as in `magneto evaluate --data`
-    if config.validation_source != config.source:
+    same_source = config.validation_source == config.source  # as in `magneto evaluate --data`
+    other = splits
+    if not same_source:
         other = open_documents(config.validation_source, config.text_field, config.document)
     held = next(other[name] for name in VALIDATION_ORDER if name in other)
-    return held if other is splits else train, held
+    return held if same_source else train, held
 
 
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
@@ -124,7 +125,8 @@ def tokenize_source(config: TextDataConfig, progress: Progress) -> PreparedText:
     if not is_cached(cache, progress):
         with create_cached(cache) as directory:
             _write_cache(config, directory, progress)
-    # A run stores its tokenizer, which must lead to the same cache.
+    # A run stores a copy of the cache's tokenizer, and names this copy in its recipe. The copy must
+    # lead to the same cache, so the cache also gets the name that its own tokenizer leads to.
     stored = _tokenizer_name(replace(config, tokenizer=str(cache)))
     add_alias(cache, _cache_path(config, "text", stored))
     return _open(cache)
@@ -158,8 +160,11 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
     kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     index: dict[str, Any] = {"dtype": np.dtype(kind).name, "text_bytes": {}}
     training, validation = open_splits(config)
+    # `open_splits` returns one function twice if `validation_source` is `source`: then the
+    # validation documents are also the training documents, and are tokenised only once.
+    same_documents = training is validation
     for split in ("validation", "train"):
-        if split == "train" and training is validation:
+        if split == "train" and same_documents:
             shutil.copyfile(directory / "validation.bin", directory / "train.bin")
             break
         counts = Counts()
@@ -343,9 +348,10 @@ class StreamedBlocks:
         self._next, self._source = 0, documents()
 
     def windows(self, number: int) -> list[tuple[int, int, np.ndarray]]:
-        """Return the examples of block `number` as tuples (epoch, example number, window).
+        """Return the examples of block `number` as tuples (draw, number, window).
 
-        Example numbers differ within an epoch, so that each window has its own random seed.
+        The draw is the number of the epoch. Numbers differ within an epoch, so that each window
+        has its own random seed.
         """
         epoch, block = divmod(number, self.blocks) if self.blocks else (0, number)
         texts = self._read(block)

@@ -283,7 +283,7 @@ class PreparedSpeech:
             return augmentation.speeds(count, seed, epoch)
 
         def groups(epoch: int) -> list[np.ndarray]:
-            """Return groups as arrays with rows (epoch, utterance index)."""
+            """Return groups as arrays with rows (draw, number). The draw is the epoch."""
             order = epoch_order(count, seed, epoch)
             random = np.random.default_rng([seed, epoch, 1])
             found: list[np.ndarray] = []

@@ -210,19 +210,20 @@ def pick_device(name: str) -> torch.device:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return the indices of this rank's micro-batches, and the number of all ranks' micro-batches.
+    """Return `wanted` and `parts` of `BatchStream.batch` for this rank.
 
-    Both results are for one step.
+    Each step's batch is divided into `parts` micro-batches, the micro-batches of all ranks.
+    `wanted` are the indices of this rank's micro-batches.
     """
     accumulated = config.gradient_accumulation_steps
-    count = world.world_size * accumulated
-    if config.batch_size < count:
+    parts = world.world_size * accumulated
+    if config.batch_size < parts:
         raise ValueError(
             f"training.batch_size ({config.batch_size}) is less than world size x "
             f"gradient_accumulation_steps ({world.world_size} x {accumulated}). Use a larger batch."
         )
     first = world.rank * accumulated
-    return list(range(first, first + accumulated)), count
+    return list(range(first, first + accumulated)), parts
 
 
 def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:

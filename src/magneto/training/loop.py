@@ -238,12 +238,12 @@ def train(
 def build_state(
     task: Task, config: TrainingConfig, run: Path, seed: int, world: World, report: ProgressBars
 ) -> TrainingState:
-    parts, count = local_parts(config, world)
+    wanted, parts = local_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
     config = resolve_steps(config, stream.examples)
     peak, flops, units = peak_flops(world.device, config.precision), math.nan, 1
     if peak is not None:
-        flops, units = count_flops(task, stream.batch(0, count, parts)[0], config.precision)
+        flops, units = count_flops(task, stream.batch(0, parts, wanted)[0], config.precision)
     place_companion(task, world.device)
     model = initial_model(task, seed, world, report.say)
     if config.compile:
@@ -255,7 +255,7 @@ def build_state(
         optimizer=build_optimizer(unwrap(model), config, task.rate_multipliers(unwrap(model))),
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
-        batches=BatchPrefetcher(stream, count, parts, pin=pin, num_workers=workers),
+        batches=BatchPrefetcher(stream, parts, wanted, pin=pin, num_workers=workers),
         throughput=Throughput(flops / units, peak),
         weights=RunWeights(run, config, world, report.say),
         detector=DivergenceDetector(config.divergence_patience),

@@ -125,10 +125,10 @@ def initialise_from_data(
 
     Every rank must call this function.
     """
-    parts, count = local_parts(config, world)
+    wanted, parts = local_parts(config, world)
 
     def batches() -> Iterator[list[Any]]:
-        for pieces in stream.batches(count, parts):
+        for pieces in stream.batches(parts, wanted):
             yield [to_device(piece, world.device) for piece in pieces]
 
     task.begin_training(unwrap(model), batches(), partial(gather_rows, world=world))
