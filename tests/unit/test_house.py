@@ -13,9 +13,9 @@ from tests.unit.test_imports import FILES, module_name
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 47_691,
-    "lines of tests": 33_013,
-    "lines of benchmarks": 4_516,
+    "lines of source": 47_315,
+    "lines of tests": 34_459,
+    "lines of benchmarks": 4_520,
     "modules": 154,
     "modules with one importer": 23,
     "modules that causal_lm loads": 25,
@@ -49,12 +49,12 @@ def single_importers() -> int:
 
 
 def loaded(name: str) -> int:
-    """Count the modules that one loads: those that it imports at its top, and so on."""
+    """Count the other modules that one loads: those that it imports at its top, and so on."""
     found, new = set(), {name}
     while new:
         found |= new
         new = set().union(*map(imported, new)) - found
-    return len(found)
+    return len(found - {name})
 
 
 @pytest.mark.parametrize("what", COUNTED)
