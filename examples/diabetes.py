@@ -15,7 +15,7 @@ from magneto.training.task import Loss, Task
 @configuration
 class Patients:
     held_out: int = 92  # rows for validation
-    scale: tuple[tuple[float, ...], ...] | None = None  # means and deviations of the training rows
+    saved_statistics: tuple[tuple[float, ...], ...] | None = None  # of a run, see `save_assets`
 
 
 class Regressor(nn.Sequential):
@@ -25,7 +25,8 @@ class Regressor(nn.Sequential):
 
 
 class Diabetes(Task):
-    unit, ModelConfig, DataConfig = "patients", TransformerConfig, Patients
+    ModelConfig, DataConfig = TransformerConfig, Patients  # required
+    unit = "patients"  # optional
 
     @cached_property
     def table(self):  # (442, 11): the columns and, last, the progression
@@ -33,37 +34,37 @@ class Diabetes(Task):
         return torch.column_stack([torch.tensor(found.data), torch.tensor(found.target)])
 
     @cached_property
-    def scale(self):  # (2, 11): saved with a run, so that the run needs no table
-        kept, train = self.data_config.scale, self.table[self.data_config.held_out :]
+    def statistics(self):  # (2, 11): means and deviations of the training rows
+        kept, train = self.data_config.saved_statistics, self.table[self.data_config.held_out :]
         return torch.tensor(kept) if kept else torch.stack([train.mean(0), train.std(0)])
 
-    def scaled(self, rows):
-        means, deviations = self.scale[:, : rows.shape[1]]
+    def standardised(self, rows):
+        means, deviations = self.statistics[:, : rows.shape[1]]
         return ((rows - means) / deviations).float()
 
-    def build_model(self):
+    def build_model(self):  # required
         return Regressor(self.model_config)
 
-    def train_stream(self, batch_size, seed):
-        rows = self.scaled(self.table[self.data_config.held_out :])
+    def train_stream(self, batch_size, seed):  # required
+        rows = self.standardised(self.table[self.data_config.held_out :])
         plan = shuffled(len(rows), batch_size, seed)
         return example_stream(plan, lambda numbers, draws: rows[numbers])
 
-    def validation_batches(self):
-        return self.scaled(self.table[: self.data_config.held_out]).split(64)
+    def validation_batches(self):  # required
+        return self.standardised(self.table[: self.data_config.held_out]).split(64)
 
-    def loss(self, model, batch):
+    def loss(self, model, batch):  # required
         errors = (model(batch[:, :-1]) - batch[:, -1]).float()
         return Loss(errors.square().sum(), torch.ones_like(errors).sum())
 
-    def baseline(self, limit=None):  # predicts the mean, which is 0
+    def baseline(self, limit=None):  # optional: predicts the mean, which is 0
         return {"loss": torch.cat(self.validation_batches()[:limit])[:, -1].square().mean().item()}
 
-    def save_assets(self, directory):
-        return {"data.scale": self.scale.tolist()}
+    def save_assets(self, directory):  # optional: a run is opened with this field in `data_config`
+        return {"data.saved_statistics": self.statistics.tolist()}
 
-    def predict(self, model, inputs):  # the progression of each row of a table
+    def predict(self, model, inputs):  # optional: the progression of each row of a table
         names = load_diabetes().feature_names
         rows = torch.tensor([[float(row[name]) for name in names] for row in inputs])
-        predicted = model(self.scaled(rows).to(next(model.parameters()).device)).cpu()
-        return (predicted * self.scale[1, -1] + self.scale[0, -1]).tolist()
+        predicted = model(self.standardised(rows).to(next(model.parameters()).device)).cpu()
+        return (predicted * self.statistics[1, -1] + self.statistics[0, -1]).tolist()

@@ -42,7 +42,7 @@ MOST_LAYERS = 4096
 ROWS, COLUMNS = 9, 5
 MARKS = {"sound": "ok", "not decided": "??", "likely to fail": "!!"}
 READINGS = {"label": "a label's logit", "output": "the output"}
-OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+MEASURED_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
 
 def parser() -> Parser:
@@ -285,7 +285,7 @@ def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
         if parts:
             low, high = parts[0].depths
             each = ", ".join(
-                f"{growth_text(part)} under {OPTIMIZERS[part.optimizer]}" for part in parts
+                f"{growth_text(part)} under {MEASURED_OPTIMIZERS[part.optimizer]}" for part in parts
             )
             yield (f"measured: change of {what} in one step, with {high} layers relative to {low}: "
                    f"{each}")  # fmt: skip
@@ -342,7 +342,7 @@ def growth_tables(
                 width = f"±{part.interval:.2f}" if math.isfinite(part.interval) else ""
                 lines.append([find_placement(part.placement).title, *map(brief, means),
                               f"x{part.ratio:.2g}", f"{part.exponent:.2f}{width}"])  # fmt: skip
-            name = OPTIMIZERS[optimizer]
+            name = MEASURED_OPTIMIZERS[optimizer]
             yield f"\nChange of {what} in one step of {name}, divided by the learning rate\n"
             yield aligned(lines)
     lines = [head]

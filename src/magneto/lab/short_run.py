@@ -228,12 +228,13 @@ def short_run(
     initialise_from_data(task, model, stream, config, world)
     seen, tried = [], []
     for step in range(steps):
-        pieces = stream.batch(
+        # As `train_step` in training/loop.py, with measurements: change both together.
+        micro_batches = stream.batch(
             step, config.gradient_accumulation_steps, range(config.gradient_accumulation_steps)
         )
         torch.manual_seed(step_seed(seed, step, 0))
         with probe.watch():
-            sums, _, _ = accumulate(task, model, pieces, config, world)
+            sums, _, _ = accumulate(task, model, micro_batches, config, world)
         if step == 0 and rates:
             gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
             scale_gradients(parameters, sums[1], config.clip_norm, world)

@@ -43,9 +43,9 @@ from magneto.theory.bounds import (
 )
 from magneto.theory.placement import Depth, Placement, Stack
 
-Optimizer = Literal["sgd", "adam"]
+MeasuredOptimizer = Literal["sgd", "adam"]
 Reading = Literal["label", "output"]
-MEASURES: tuple[tuple[Reading, Optimizer], ...] = (
+MEASURES: tuple[tuple[Reading, MeasuredOptimizer], ...] = (
     ("label", "sgd"), ("label", "adam"), ("output", "sgd"), ("output", "adam"),
 )  # fmt: skip
 
@@ -76,7 +76,7 @@ class Update:
     layers: int
     seed: int
     reading: Reading
-    optimizer: Optimizer
+    optimizer: MeasuredOptimizer
     value: float
 
 
@@ -98,7 +98,7 @@ class Growth:
 
     placement: str
     reading: Reading
-    optimizer: Optimizer
+    optimizer: MeasuredOptimizer
     exponent: float
     interval: float
     ratio: float
@@ -135,12 +135,12 @@ def measure_update(
     return [Update(name, config.layers, seed, *measure, values[measure]) for measure in MEASURES]
 
 
-Values = dict[tuple[Reading, Optimizer], float]
+Values = dict[tuple[Reading, MeasuredOptimizer], float]
 
 
 def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
     """Return the mean change of a label's logit by a step on each sample, scaled as in `Update`."""
-    changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
+    changes: dict[MeasuredOptimizer, list[float]] = {"sgd": [], "adam": []}
     for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
         before = model(sample)[0, -1] @ label
         steps = _steps(model, before)
@@ -164,7 +164,7 @@ def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor)
         }
 
 
-def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, dict[str, Tensor]]:
+def _steps(model: LayerStack, up: Tensor) -> dict[MeasuredOptimizer, dict[str, Tensor]]:
     """Return the steps of SGD and Adam that increase `up`, with learning rate 1."""
     weights = {f"layers.{n}": p for n, p in model.layers.named_parameters() if p.ndim >= 2}
     up_hill = dict(zip(weights, torch.autograd.grad(up, [*weights.values()]), strict=True))
@@ -244,7 +244,7 @@ def growth(updates: Sequence[Update]) -> list[Growth]:
         ValueError: If there is only one depth, or if an update is zero, negative or not finite.
     """
     # Logarithms of each measure by seed and depth.
-    measures: dict[tuple[str, Reading, Optimizer], dict[int, dict[int, float]]] = {}
+    measures: dict[tuple[str, Reading, MeasuredOptimizer], dict[int, dict[int, float]]] = {}
     for update in updates:
         if not (math.isfinite(update.value) and update.value > 0):
             raise ValueError(

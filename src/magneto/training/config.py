@@ -55,7 +55,7 @@ class TrainingConfig:
     transformers, the schedule reaches this rate only after the last step."""
     power: PositiveFloat = 1.0
     """Exponent of the polynomial schedule."""
-    # Another optimizer needs an entry in training/optimizer.py: build_optimizer, OPTIMIZER_TENSORS.
+    # The steps for another optimizer are above build_optimizer in training/optimizer.py.
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer: AdamW, or SGD without momentum."""
     betas: tuple[Dropout, Dropout] = (0.9, 0.98)

@@ -381,11 +381,14 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
             state.stop = Stop("interrupted", "stopped by a signal")
 
 
-def train_step(state: TrainingState, pieces: list[Any]) -> None:
-    """Take one optimizer step. The function does not wait for the device."""
+def train_step(state: TrainingState, micro_batches: list[Any]) -> None:
+    """Take one optimizer step. The function does not wait for the device.
+
+    `magneto.lab.short_run.short_run` takes the same step with measurements: change both together.
+    """
     task, config, world, model = state.task, state.config, state.world, state.model
     torch.manual_seed(step_seed(state.seed, state.step, world.rank))
-    sums, names, units = accumulate(task, model, pieces, config, world)
+    sums, names, units = accumulate(task, model, micro_batches, config, world)
     set_learning_rate(state.optimizer, learning_rate(config, state.step))
     count = sums[1]  # predictions on all ranks, by which `take_step` divides the gradients
     norm = take_step(state.optimizer, state.parameters, count, config.clip_norm, world)
@@ -404,7 +407,7 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 
 
 def accumulate(
-    task: Task, model: nn.Module, pieces: list[Any], config: TrainingConfig, world: World
+    task: Task, model: nn.Module, micro_batches: list[Any], config: TrainingConfig, world: World
 ) -> tuple[Tensor, list[str], int]:
     """Add up the gradients of the summed loss over this rank's micro-batches.
 
@@ -416,15 +419,15 @@ def accumulate(
         rank's units, such as tokens (`Task.unit`).
     """
     sums, names, units = [], [], 0
-    for index, piece in enumerate(pieces):
-        with gradient_sync(model, index == len(pieces) - 1):
+    for index, micro_batch in enumerate(micro_batches):
+        with gradient_sync(model, index == len(micro_batches) - 1):
             with world.autocast(config.precision):
-                loss = task.loss(model, to_device(piece, world.device))
+                loss = task.loss(model, to_device(micro_batch, world.device))
             loss.total.backward()
         names = ["loss", "count", *loss.logs]
         values = (loss.total, loss.count, *loss.logs.values())
         sums.append(torch.stack([value.detach().float() for value in values]))
-        units += count_units(loss, piece)
+        units += count_units(loss, micro_batch)
     return all_reduce_sum(torch.stack(sums).sum(0), world), names, units
 
 

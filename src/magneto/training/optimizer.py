@@ -24,6 +24,14 @@ GRAD_SCALE = "grad_scale"
 OPTIMIZER_TENSORS = {"adamw": 2, "sgd": 0}
 
 
+# Another optimizer needs these changes, in this order:
+# 1. training/config.py: the name in `TrainingConfig.optimizer`, and a field for each
+#    hyper-parameter beside `betas` and `eps`.
+# 2. lab/scores.py: the new fields in TRAINED, the fields that a row's seeds must share.
+# 3. A case in `build_optimizer`, and an entry in OPTIMIZER_TENSORS. With "mup", `build_optimizer`
+#    refuses all optimizers but AdamW, because the scales in nn/parametrization.py are Adam's.
+# 4. Nothing in training/checkpoint.py, if `optimizer.state` has only tensors and numbers for each
+#    parameter. Tensors of another shape than the parameter's are read as float32.
 def build_optimizer(
     model: nn.Module, config: TrainingConfig, multipliers: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
@@ -142,6 +150,9 @@ def take_step(
     world: World,
 ) -> Tensor:
     """Scale the gradients, update the weights, and drop the gradients.
+
+    A fused kernel gets the reciprocal of the factor as the attribute GRAD_SCALE of the optimizer,
+    and scales the gradients itself. Otherwise `scale_gradients` multiplies them before the step.
 
     Returns:
         The gradient norm before clipping, on the device.

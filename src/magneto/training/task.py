@@ -105,6 +105,10 @@ class Figure:
 class Task(ABC):
     """Training objective on one kind of data.
 
+    A task must define the abstract methods `build_model`, `train_stream`, `loss` and
+    `validation_batches`. A task of your own must also define `ModelConfig` and `DataConfig`. All
+    other methods and attributes are optional.
+
     Attributes:
         primary_metric: Metric that selects checkpoints. The method `summarise` returns a value with
             this name.
@@ -134,13 +138,6 @@ class Task(ABC):
         self.problems = DataProblems()
         self._progress: Progress = SILENT  # set by `prepare`
 
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """Tokenise, cache or download data.
-
-        Each rank calls this method once. Rank 0 calls this method first.
-        """
-        return None
-
     @abstractmethod
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
@@ -148,6 +145,30 @@ class Task(ABC):
         Magneto also builds the model on the meta device, to initialise weights module by module
         (`magneto.training.model`) and to count operations without allocating memory.
         """
+
+    @abstractmethod
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return the training batches of `batch_size` examples."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        """Return the loss of the model on a batch, which is on the model's device."""
+
+    @abstractmethod
+    def validation_batches(self) -> Sequence[Any]:
+        """Return the validation split as batches, each made on the CPU when accessed.
+
+        Batches must not depend on the number of ranks or on `training.evaluate_limit`. The order of
+        examples should be random, since `training.evaluate_limit` selects the first batches. See
+        `magneto.data.stream.LazyBatches`.
+        """
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """Tokenise, cache or download data.
+
+        Each rank calls this method once. Rank 0 calls this method first.
+        """
+        return None
 
     def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
         """Return weights to start from, such as those of another run, by parameter name."""
@@ -210,23 +231,6 @@ class Task(ABC):
             add_up: Function that adds a tensor over all ranks, and returns the sum on every rank.
         """
         return None
-
-    @abstractmethod
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return the training batches of `batch_size` examples."""
-
-    @abstractmethod
-    def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """Return the loss of the model on a batch, which is on the model's device."""
-
-    @abstractmethod
-    def validation_batches(self) -> Sequence[Any]:
-        """Return the validation split as batches, each made on the CPU when accessed.
-
-        Batches must not depend on the number of ranks or on `training.evaluate_limit`. The order of
-        examples should be random, since `training.evaluate_limit` selects the first batches. See
-        `magneto.data.stream.LazyBatches`.
-        """
 
     def score(self, model: nn.Module, batch: Any) -> Scores:
         """Return the scores of the model on a validation batch, without waiting for the device.

@@ -58,7 +58,7 @@ from magneto.lab.ladder import (
 from magneto.lab.outcome import Scored
 from magneto.lab.report.ladder import draw_over_size, write_ladder
 from magneto.lab.report.plot import Plot, series_of
-from magneto.lab.update import Optimizer, Reading, Update
+from magneto.lab.update import MeasuredOptimizer, Reading, Update
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from tests.commands import refused
@@ -295,7 +295,7 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
 
 
 # Invented changes by what is read and by the optimizer.
-SIZES: dict[tuple[Reading, Optimizer], float] = {
+SIZES: dict[tuple[Reading, MeasuredOptimizer], float] = {
     ("label", "sgd"): 1.0, ("label", "adam"): 3.0, ("output", "sgd"): 7.0, ("output", "adam"): 9.0,
 }  # fmt: skip
 
