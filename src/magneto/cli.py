@@ -40,7 +40,7 @@ COMMANDS = {
     "convert": "convert weights from or to other libraries",
 }
 # Commands in the module of another command, which has `COMMAND(words)` and `COMMAND_parser()`.
-GUESTS = {"generate": "predict", "export": "convert"}
+SHARED_MODULES = {"generate": "predict", "export": "convert"}
 
 # Names of commands in other libraries.
 ELSEWHERE = {
@@ -90,15 +90,16 @@ def main(words: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
         say(f"unknown command {name!r}; {hint}")
         return 2
-    return guarded(lambda: getattr(command_module(name), name if name in GUESTS else "main")(rest))
+    function = name if name in SHARED_MODULES else "main"
+    return guarded(lambda: getattr(command_module(name), function)(rest))
 
 
 def command_module(name: str) -> ModuleType:
-    return import_module(f"magneto.commands.{GUESTS.get(name, name)}")
+    return import_module(f"magneto.commands.{SHARED_MODULES.get(name, name)}")
 
 
 def command_parser(name: str) -> Any:
-    return getattr(command_module(name), f"{name}_parser" if name in GUESTS else "parser")()
+    return getattr(command_module(name), f"{name}_parser" if name in SHARED_MODULES else "parser")()
 
 
 def guarded(run: Callable[[], int | None]) -> int:

@@ -273,6 +273,8 @@ def ngrams(words: Sequence[str]) -> Counter[Ngram]:
 
 def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
     """Return the CIDEr-D score of each image's caption, given the image's reference captions."""
+    if not all(references):
+        raise ValueError("CIDEr needs at least one reference caption for each image")
     known = [[ngrams(caption_words(text)) for text in texts] for texts in references]
     images_with: Counter[Ngram] = Counter(ngram for texts in known for ngram in set().union(*texts))
     rarity = math.log(len(references))

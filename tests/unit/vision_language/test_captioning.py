@@ -128,6 +128,8 @@ def test_metrics_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     half = (*whole[:2], torch.tensor([False, True]))
     lost = task.summarise({**sums, "broken": 1}, [half])
     assert lost["broken"] == 1 and 0 < lost["cider"] < found["cider"]
+    with pytest.raises(ValueError, match="at least one reference"):
+        cider(["image 3 of val", "brightness 120"], [references[0], []])
     least = task.baseline()
     known = 1 + np.bincount(np.concatenate([text[1:] for text in task.train_captions]))
     chances = np.append(known, np.ones(260 - len(known))) / (known.sum() + 260 - len(known))
