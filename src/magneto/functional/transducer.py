@@ -8,11 +8,12 @@ Cell (t, u) is on anti-diagonal t + u, and all cells of a diagonal are computed 
 paths are in float64, since float32 has too few digits for log-probabilities in the thousands.
 
 Each cell has as many logits as the vocabulary has tokens. To save memory, logits are computed for
-one tile of cells at a time.
+one tile of cells at a time. The backward pass computes them again, unless the lattice is small.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -32,6 +33,8 @@ TILE = 1024
 #   cells                256  1024  4096
 #   processor seconds    5.6   4.6   4.6
 #   MB                    19    30    66
+KEPT = 2**24
+"""Default number of probabilities that are kept for the backward pass, 64 MB in float32."""
 
 
 def transducer_loss(
@@ -80,12 +83,14 @@ def joiner_transducer_loss(
     blank: int = 0,
     *,
     tile: int = TILE,
+    kept: int = KEPT,
 ) -> Tensor:
     """Return the transducer loss of the logits `tanh(encoder + predictor) @ weight.T + bias`.
 
     Apart from rounding, the loss equals `transducer_loss` of the logits. The forward pass and the
-    backward pass compute logits and hidden layer in tiles, to save memory. Under autocast, matrix
-    products are in autocast's type, and the softmax is at least in float32.
+    backward pass compute logits and hidden layer in tiles, to save memory. If there are at most
+    `kept` logits, the backward pass reuses the probabilities of the forward pass, to save time.
+    Under autocast, matrix products are in autocast's type, and the softmax is at least in float32.
 
     Args:
         encoder_features: Encoder features with the joiner's width, (batch, time, joint).
@@ -98,6 +103,7 @@ def joiner_transducer_loss(
         target_lengths: Number of labels of each utterance, possibly 0, (batch,).
         blank: Index of the blank in the vocabulary.
         tile: Approximate number of cells whose logits are in memory at once.
+        kept: Largest number of logits whose probabilities are kept for the backward pass.
 
     Returns:
         Losses in nats, (batch,).
@@ -108,7 +114,8 @@ def joiner_transducer_loss(
     given = (encoder_features, predictor_features, weight)
     check_joiner(*given, targets, encoder_lengths, target_lengths, blank)
     labels, lengths = next_labels(targets, target_lengths), (encoder_lengths, target_lengths)
-    return _eager(_JoinerLoss)(*given, bias, labels, *lengths, blank, tile)
+    sizes = (tile, kept if torch.is_grad_enabled() else 0)
+    return _eager(_JoinerLoss)(*given, bias, labels, *lengths, blank, *sizes)
 
 
 @dataclass(frozen=True)
@@ -173,8 +180,8 @@ class _LogitsLoss(torch.autograd.Function):
         ctx: Any, logits: Tensor, labels: Tensor, frames: Tensor, lengths: Tensor, blank: int
     ) -> Tensor:
         wide = torch.promote_types(logits.dtype, torch.float32)
-        copied = logits.to(wide, copy=True).flatten(0, 2)
-        found = cell_numbers(copied, labels, logits.shape[:3], blank)
+        copied = logits.to(wide, copy=True)
+        found = cell_numbers(copied, labels, blank)
         ctx.blank = blank
         return _save(ctx, found, frames, lengths, logits, labels)
 
@@ -183,11 +190,9 @@ class _LogitsLoss(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        chances, total, factor, (logits, labels) = _saved(ctx, grad_loss)
-        # No path visits padding, whose logits may have any values.
-        unseen = (chances[0] + chances[1] == 0)[..., None]
-        gradient = logits.masked_fill(unseen, 0).to(total.dtype).contiguous()
-        to_gradient(gradient.view(-1, logits.shape[3]), total, labels, ctx.blank, *chances)
+        chances, factor, (logits, labels) = _saved(ctx, grad_loss)
+        gradient = logits.softmax(-1, dtype=chances[0].dtype)
+        to_gradient(gradient, gradient, labels, ctx.blank, *chances)
         gradient.mul_(factor[:, None, None, None])
         return gradient.to(logits.dtype), None, None, None, None
 
@@ -205,18 +210,24 @@ class _JoinerLoss(torch.autograd.Function):
         lengths: Tensor,
         blank: int,
         tile: int,
+        kept: int,
     ) -> Tensor:
         joiner = Joiner(encoder, predictor, weight, bias)
-        found = joiner.numbers(labels, blank, tile)
+        shape = (*joiner.shape, len(weight))
+        fits = math.prod(shape) <= kept
+        probabilities = encoder.new_empty(shape, dtype=joiner.dtype) if fits else None
+        found = joiner.numbers(labels, blank, tile, probabilities)
         ctx.blank, ctx.tile, ctx.operand = blank, tile, joiner.operand
-        return _save(ctx, found, frames, lengths, encoder, predictor, weight, bias, labels)
+        given = (encoder, predictor, weight, bias)
+        return _save(ctx, found, frames, lengths, *given, labels, probabilities)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        chances, total, factor, (encoder, predictor, weight, bias, labels) = _saved(ctx, grad_loss)
+        chances, factor, given = _saved(ctx, grad_loss)
+        encoder, predictor, weight, bias, labels, kept = given
         operand, wanted = ctx.operand, ctx.needs_input_grad
         # No path visits padding, nor utterances without a finite loss.
         passed = chances[0] + chances[1]
@@ -224,14 +235,17 @@ class _JoinerLoss(torch.autograd.Function):
             encoder.masked_fill(~passed.any(2)[..., None], 0),
             predictor.masked_fill(~passed.any(1)[..., None], 0), weight, bias, operand,
         )  # fmt: skip
-        matrix = weight.to(operand)
         grad_encoder = torch.empty_like(encoder)
-        grad_predictor = torch.zeros_like(predictor, dtype=total.dtype)
+        grad_predictor = torch.zeros_like(predictor, dtype=joiner.dtype)
         grad_weight = grad_bias = None
-        for at, hidden, logits in joiner.tiles(ctx.tile):
-            tile_chances = (each[at] for each in chances)
-            to_gradient(logits, total[at], labels[at[0]], ctx.blank, *tile_chances)
-            grad, scale = logits.to(operand), factor[at[0], None, None, None]
+        for at, hidden, room in joiner.tiles(ctx.tile):
+            if kept is None:
+                found = joiner.logits(hidden, room)
+                torch.softmax(found, -1, out=found)
+            else:
+                found = kept[at]
+            to_gradient(found, room, labels[at[0]], ctx.blank, *(each[at] for each in chances))
+            grad, scale = room.flatten(0, 2).to(operand), factor[at[0], None, None, None]
             if wanted[2]:
                 scaled = (hidden * scale).flatten(0, 2).to(operand)
                 grad_weight = accumulate(grad_weight, grad.t(), scaled, weight.dtype)
@@ -239,7 +253,7 @@ class _JoinerLoss(torch.autograd.Function):
                 each = scale.expand(*hidden.shape[:3], 1).reshape(1, -1).to(operand)
                 grad_bias = accumulate(grad_bias, each, grad, bias.dtype)
             if wanted[0] or wanted[1]:
-                inner = torch.mm(grad, matrix).to(total.dtype).view_as(hidden)
+                inner = torch.mm(grad, joiner.weight).to(joiner.dtype).view_as(hidden)
                 inner.mul_(hidden.square_().neg_().add_(1)).mul_(scale)
                 grad_encoder[at] = inner.sum(2).to(encoder.dtype)
                 grad_predictor[at[0]] += inner.sum(1)
@@ -248,7 +262,7 @@ class _JoinerLoss(torch.autograd.Function):
             grad_predictor.to(predictor.dtype) if wanted[1] else None,
             grad_weight,
             None if grad_bias is None else grad_bias[0],
-            *[None] * 5,
+            *[None] * 6,
         )
 
 
@@ -258,25 +272,24 @@ def _save(
     lattice = build_lattice(found[0], found[1], frames, lengths)
     scores = forward_scores(lattice)
     loss = -log_likelihood(lattice, scores).to(found.dtype)
-    saved = (lattice.blank, lattice.label, frames, lengths, scores)
-    ctx.save_for_backward(*saved, found[2].clone(), loss, *given)
+    ctx.save_for_backward(lattice.blank, lattice.label, frames, lengths, scores, loss, *given)
     return loss
 
 
-def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, tuple]:
-    blank, label, frames, lengths, scores, total, loss, *given = ctx.saved_tensors
+def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, tuple]:
+    blank, label, frames, lengths, scores, loss, *given = ctx.saved_tensors
     by_blank, by_label = posteriors(Lattice(blank, label, frames, lengths), scores)
-    chances = (by_blank.to(total.dtype), by_label.to(total.dtype))
+    chances = (by_blank.to(loss.dtype), by_label.to(loss.dtype))
     # The gradient of a loss that is not finite is 0.
-    return chances, total, grad_loss.masked_fill(~loss.isfinite(), 0), tuple(given)
+    return chances, grad_loss.masked_fill(~loss.isfinite(), 0), tuple(given)
 
 
 Place = tuple[slice, slice]
 """Position of a tile: a slice of the utterances and a slice of the frames."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
-"""Iterator over parts of the lattice, called tiles, as tuples (place, hidden, logits). `hidden` is
-the joiner's hidden layer, (utterances, frames, labels + 1, joint). The logits are (cells,
-vocabulary). Each tile overwrites the logits of the tile before."""
+"""Iterator over parts of the lattice, called tiles, as tuples (place, hidden, room). `hidden` is
+the joiner's hidden layer, (utterances, frames, labels + 1, joint). `room` is memory for the logits,
+(utterances, frames, labels + 1, vocabulary)."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
@@ -307,63 +320,81 @@ class Joiner:
         bias: Tensor | None,
         operand: torch.dtype | None = None,
     ) -> None:
-        self.encoder, self.predictor, self.weight, self.bias = encoder, predictor, weight, bias
+        self.encoder, self.predictor = encoder, predictor
         self.operand = operand or operand_type(weight)
+        self.weight = weight.to(self.operand)
+        self.bias = None if bias is None else bias.to(self.operand)
         self.dtype = torch.promote_types(
             torch.promote_types(encoder.dtype, predictor.dtype), torch.float32
         )
         self.shape = (len(encoder), encoder.shape[1], predictor.shape[1])
 
-    def tiles(self, cells: int) -> Tiles:
-        weight = self.weight.to(self.operand)
-        bias = None if self.bias is None else self.bias.to(self.operand)
-        buffer = None
-        for rows, columns in places(self.shape, cells, is_fake(weight)):
+    def tiles(self, cells: int, whole: Tensor | None = None) -> Tiles:
+        """Iterate over tiles; their rooms are parts of `whole`, or one memory that tiles share."""
+        memory = None
+        for rows, columns in places(self.shape, cells, is_fake(self.weight)):
             encoder = self.encoder[rows, columns, None].to(self.dtype)
             hidden = (encoder + self.predictor[rows, None].to(self.dtype)).tanh_()
-            flat = hidden.flatten(0, 2).to(self.operand)
-            if buffer is None:  # shared, because the first touch of a new one is slow
-                buffer = flat.new_empty(len(flat), len(weight), dtype=self.dtype)
-            yield (rows, columns), hidden, project(flat, weight, bias, buffer[: len(flat)])
+            size = (*hidden.shape[:3], len(self.weight))
+            if whole is not None:
+                yield (rows, columns), hidden, whole[rows, columns]
+                continue
+            if memory is None:  # shared, because the first touch of a new one is slow
+                memory = hidden.new_empty(math.prod(size))
+            yield (rows, columns), hidden, memory[: math.prod(size)].view(size)
 
-    def numbers(self, labels: Tensor, blank: int, cells: int) -> Tensor:
-        """Return `cell_numbers` of the whole lattice, computed in tiles."""
-        found = torch.empty(3, *self.shape, dtype=self.dtype, device=labels.device)
-        for (rows, columns), _, logits in self.tiles(cells):
-            part = found[:, rows, columns]
-            part.copy_(cell_numbers(logits, labels[rows], part.shape[1:], blank))
+    def logits(self, hidden: Tensor, room: Tensor) -> Tensor:
+        """Write the logits of a tile into its room."""
+        flat = hidden.flatten(0, 2).to(self.operand)
+        project(flat, self.weight, self.bias, room.flatten(0, 2))
+        return room
+
+    def numbers(
+        self, labels: Tensor, blank: int, cells: int, whole: Tensor | None = None
+    ) -> Tensor:
+        """Return `cell_numbers` of the whole lattice, computed in tiles.
+
+        If `whole` (batch, time, labels + 1, vocabulary) is given, it receives the probabilities.
+        """
+        found = torch.empty(2, *self.shape, dtype=self.dtype, device=labels.device)
+        for (rows, columns), hidden, room in self.tiles(cells, whole):
+            logits = self.logits(hidden, room)
+            found[:, rows, columns] = cell_numbers(logits, labels[rows], blank)
         return found
 
 
-def cell_numbers(logits: Tensor, labels: Tensor, shape: tuple[int, ...], blank: int) -> Tensor:
-    """Return three numbers per cell, (3, batch, time, labels + 1).
+def cell_numbers(logits: Tensor, labels: Tensor, blank: int) -> Tensor:
+    """Return log p(blank) and log p(next label) of each cell, (2, batch, time, labels + 1).
 
-    The numbers are log p(blank), log p(next label), and the log-sum-exp of the logits. Logits
-    (cells, vocabulary) are overwritten. `labels` are (batch, labels + 1), and `shape` is (batch,
-    time, labels + 1).
+    Logits (batch, time, labels + 1, vocabulary) become probabilities in place. `labels` are
+    (batch, labels + 1).
     """
-    answers = labels[:, None].expand(shape).reshape(-1, 1)
-    picked = torch.stack((logits[:, blank], logits.gather(1, answers)[:, 0]))
-    total = softmax_(logits)[:, 0]
-    return torch.cat((picked - total, total[None])).view(3, *shape)
+    answers = labels[:, None, :, None].expand(*logits.shape[:3], 1)
+    picked = torch.stack((logits[..., blank], logits.gather(-1, answers)[..., 0]))
+    return picked - softmax_(logits)[..., 0]
 
 
 def to_gradient(
-    logits: Tensor, total: Tensor, labels: Tensor, blank: int, by_blank: Tensor, by_label: Tensor
+    probabilities: Tensor,
+    gradient: Tensor,
+    labels: Tensor,
+    blank: int,
+    by_blank: Tensor,
+    by_label: Tensor,
 ) -> None:
-    """Convert logits (cells, vocabulary) to the gradient of the loss, in place.
+    """Write the gradient of the loss with respect to the logits into `gradient`.
 
-    The logits must be finite. `labels` are (batch, labels + 1). `total`, `by_blank` and `by_label`
-    are (batch, time, labels + 1). `total` is the log-sum-exp of each cell's logits. For `by_blank`
-    and `by_label`, see `posteriors`.
+    `probabilities` and `gradient` are (batch, time, labels + 1, vocabulary), and may be the same
+    tensor. `labels` are (batch, labels + 1). For `by_blank` and `by_label`, (batch, time, labels +
+    1), see `posteriors`.
     """
-    passed = by_blank + by_label
-    answers = labels[:, None].expand(total.shape).reshape(-1, 1)
-    # The softmax exp(logits - total), scaled by `passed`.
-    shift = (total - passed.log()).masked_fill(passed == 0, torch.inf)
-    logits.sub_(shift.reshape(-1, 1)).exp_()
-    logits[:, blank] -= by_blank.flatten()
-    logits.scatter_add_(1, answers, -by_label.reshape(-1, 1))
+    passed = (by_blank + by_label)[..., None]
+    torch.mul(probabilities, passed, out=gradient)
+    # No path visits padding, whose probabilities may be NaN.
+    gradient.masked_fill_(passed == 0, 0)
+    gradient[..., blank] -= by_blank
+    answers = labels[:, None, :, None].expand(passed.shape)
+    gradient.scatter_add_(-1, answers, -by_label[..., None])
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,12 @@ def permuted(*given: Tensor) -> Tensor:
     return transducer_loss(logits, targets(), FRAMES, LABELS)
 
 
-def tiled(*given: Tensor, tile: int = 10) -> Tensor:
-    return joiner_transducer_loss(*given, targets(), FRAMES, LABELS, tile=tile)
+def tiled(*given: Tensor, tile: int = 10, kept: int = 0) -> Tensor:
+    return joiner_transducer_loss(*given, targets(), FRAMES, LABELS, tile=tile, kept=kept)
+
+
+# Every cell's probabilities are kept for the backward pass.
+remembered = partial(tiled, kept=10**6)
 
 
 def with_blank_2(*given: Tensor) -> tuple[Tensor, ...]:
@@ -112,7 +116,13 @@ def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: fl
 
 
 # Cells: one frame, two frames of one utterance, one utterance, two, all.
-FORMS = [plain, permuted, rolled, *(partial(tiled, tile=n) for n in (1, 11, 30, 61, 1000))]
+TILES = [1, 11, 30, 61, 1000]
+FORMS = [
+    plain,
+    permuted,
+    rolled,
+    *(partial(form, tile=n) for form in (tiled, remembered) for n in TILES),
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -143,9 +153,10 @@ def test_padding_of_features_logits_and_targets_changes_nothing() -> None:
             padded[0][utterance, time:] = float("nan")
             padded[1][utterance, count + 1 :] = float("inf")
             empty[utterance, time:] = empty[utterance, :, count + 1 :] = float("nan")
-    assert torch.equal(tiled(*padded), tiled(*given))
-    found, expected = (scaled_gradients(tiled, some) for some in (padded, given))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    for form in (tiled, remembered):
+        assert torch.equal(form(*padded), form(*given))
+        found, expected = (scaled_gradients(form, some) for some in (padded, given))
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     of_logits = []
     for some, labels in ((logits, targets()), (empty, answers)):
         loss = transducer_loss(some.requires_grad_(), labels, FRAMES, LABELS)
@@ -169,15 +180,16 @@ def test_logits_that_are_not_finite_spoil_no_other_utterance(bad: float) -> None
     assert torch.equal(torch.autograd.grad(total, logits)[0], expected)
 
 
+@pytest.mark.parametrize("form", [tiled, remembered])
 @pytest.mark.parametrize("which,at", [(0, (1, 0)), (1, (1, 1))])
 def test_features_that_are_not_finite_spoil_no_other_utterance(
-    which: int, at: tuple[int, int]
+    which: int, at: tuple[int, int], form: Form
 ) -> None:
     given = features()
-    expected = torch.autograd.grad(tiled(*given)[OTHERS].sum(), given)
+    expected = torch.autograd.grad(form(*given)[OTHERS].sum(), given)
     with torch.no_grad():
         given[which][at] = float("nan")
-    loss = tiled(*given)
+    loss = form(*given)
     assert loss.isfinite().tolist() == [True, False, True, True, True]
     # Whether a caller leaves it out, or not, and whatever it is multiplied by.
     kept = torch.where(loss.isfinite(), loss, 0).sum()
@@ -232,7 +244,9 @@ def test_only_a_tile_exists() -> None:
         2, batch))  # fmt: skip
     with Recorder() as recorder:
         with torch.autocast("cpu", torch.bfloat16):
-            loss = joiner_transducer_loss(encoder, predictor, weight, None, *rest, tile=tile)
+            loss = joiner_transducer_loss(
+                encoder, predictor, weight, None, *rest, tile=tile, kept=0
+            )
         loss.sum().backward()
     # These are larger than a tile of 10 cells; a hidden layer of all cells would be 12,000.
     assert recorder.most == max(encoder.numel(), weight.numel())
@@ -243,15 +257,17 @@ def test_only_a_tile_exists() -> None:
 
 
 def test_counted_operations_do_not_depend_on_the_tile() -> None:
-    found = set()
-    for tile in (5, 30, 1000):
-        given = features(torch.float32)
-        with FlopCounterMode(display=False) as counter:
-            tiled(*given, tile=tile).sum().backward()
-        found.add(counter.get_total_flops())
     cells = 5 * 6 * 5
-    # Logits twice, gradients of hidden layer and weight, and the bias's, a product of one row.
-    assert found == {2 * cells * VOCABULARY * (4 * WIDTH + 1)}
+    # Logits once or twice, gradients of hidden layer and weight, and the bias's, a product of one
+    # row.
+    for kept, products in ((0, 4), (cells * VOCABULARY - 1, 4), (cells * VOCABULARY, 3)):
+        found = set()
+        for tile in (5, 30, 1000):
+            given = features(torch.float32)
+            with FlopCounterMode(display=False) as counter:
+                tiled(*given, tile=tile, kept=kept).sum().backward()
+            found.add(counter.get_total_flops())
+        assert found == {2 * cells * VOCABULARY * (products * WIDTH + 1)}
 
 
 def long_batch(dtype: torch.dtype) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
