@@ -182,9 +182,9 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
 
 
 def softmax_(logits: Tensor) -> Tensor:
-    """Convert logits (rows, vocabulary) to probabilities in place.
+    """Convert logits (..., vocabulary) to probabilities in place.
 
-    Returns the logarithm of each row's sum of exponentials, (rows, 1).
+    Returns the logarithm of each row's sum of exponentials, (..., 1).
     """
     largest = logits.amax(-1, keepdim=True)
     torch.softmax(logits, -1, out=logits)

@@ -256,6 +256,17 @@ def test_only_a_tile_exists() -> None:
     assert whole.most == batch * time * (count + 1) * vocabulary  # the check can fail
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_without_gradients_no_probabilities_are_kept(frozen: bool) -> None:
+    given = [tensor.detach().requires_grad_(not frozen) for tensor in features()]
+    with Recorder() as recorder, torch.set_grad_enabled(frozen):
+        remembered(*given, tile=10)
+    assert recorder.most < 5 * 6 * 5 * VOCABULARY
+    with Recorder() as whole:
+        remembered(*features(), tile=10)
+    assert whole.most == 5 * 6 * 5 * VOCABULARY
+
+
 def test_counted_operations_do_not_depend_on_the_tile() -> None:
     cells = 5 * 6 * 5
     # Logits once or twice, gradients of hidden layer and weight, and the bias's, a product of one
