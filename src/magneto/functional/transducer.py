@@ -257,6 +257,8 @@ class _JoinerLoss(torch.autograd.Function):
                 inner.mul_(hidden.square_().neg_().add_(1)).mul_(scale)
                 grad_encoder[at] = inner.sum(2).to(encoder.dtype)
                 grad_predictor[at[0]] += inner.sum(1)
+        products = (kept is None) + wanted[2] + (wanted[0] or wanted[1])
+        joiner.count_rest(ctx.tile, products, wanted[3])
         return (
             grad_encoder if wanted[0] else None,
             grad_predictor.to(predictor.dtype) if wanted[1] else None,
@@ -292,7 +294,7 @@ the joiner's hidden layer, (utterances, frames, labels + 1, joint). `room` is me
 (utterances, frames, labels + 1, vocabulary)."""
 
 
-def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
+def places(shape: tuple[int, ...], cells: int) -> Iterator[Place]:
     """Divide a lattice (batch, time, labels + 1) into tiles of about `cells` cells.
 
     A tile covers one or more whole utterances, or a part of one utterance's frames.
@@ -300,13 +302,11 @@ def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
     batch, time, width = shape
     utterances = max(1, cells // max(1, time * width))
     frames = time if utterances > 1 else max(1, min(time, cells // width))
-    found = (
+    return (
         (slice(row, min(row + utterances, batch)), slice(column, min(column + frames, time)))
         for row in range(0, batch, utterances)
         for column in range(0, time, frames)
     )
-    # Two tiles are enough to measure the peak memory.
-    return islice(found, 2 if fake else None)
 
 
 class Joiner:
@@ -333,7 +333,9 @@ class Joiner:
     def tiles(self, cells: int, whole: Tensor | None = None) -> Tiles:
         """Iterate over tiles; their rooms are parts of `whole`, or one memory that tiles share."""
         memory = None
-        for rows, columns in places(self.shape, cells, is_fake(self.weight)):
+        # On fake tensors, two tiles are enough to measure the peak memory.
+        count = 2 if is_fake(self.weight) else None
+        for rows, columns in islice(places(self.shape, cells), count):
             encoder = self.encoder[rows, columns, None].to(self.dtype)
             hidden = (encoder + self.predictor[rows, None].to(self.dtype)).tanh_()
             if whole is not None:
@@ -362,7 +364,23 @@ class Joiner:
         for (rows, columns), hidden, room in self.tiles(cells, whole):
             logits = self.logits(hidden, room)
             found[:, rows, columns] = cell_numbers(logits, labels[rows], blank)
+        self.count_rest(cells, 1)
         return found
+
+    def count_rest(self, cells: int, products: int, sums: int = 0) -> None:
+        """On fake tensors, count the operations of the tiles that `tiles` leaves out.
+
+        A cell has `products` matrix products of joint width times vocabulary, and `sums` products
+        with one row.
+        """
+        if not is_fake(self.weight):
+            return
+        rest = sum((rows.stop - rows.start) * (columns.stop - columns.start) * self.shape[2]
+                   for rows, columns in islice(places(self.shape, cells), 2, None))  # fmt: skip
+        multiplied = rest * (products * self.weight.numel() + sums * len(self.weight))
+        # One product with as many operations, without memory.
+        one = self.weight.new_empty(1, 1)
+        torch.mm(one.expand(1, multiplied), one.expand(multiplied, 1))
 
 
 def cell_numbers(logits: Tensor, labels: Tensor, blank: int) -> Tensor:
