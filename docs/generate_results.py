@@ -244,12 +244,16 @@ def rows_table(name: str) -> Iterator[str]:
     )
     yield "|---|" + 3 * len(sizes) * "--:|"
     for row in dict.fromkeys(line["row"] for line in lines):
-        losses = (known[row, "loss", size] for size in sizes)
-        cells = [f"{float(one['value']):.3f} ({float(one['low']):.3f} to {float(one['high']):.3f})"
-                 for one in losses]  # fmt: skip
-        cells += [f"{float(known[row, 'best_rate', size]['value']):.2g}" for size in sizes]
-        stable = (known.get((row, "stable_rate", size)) for size in sizes)
-        cells += ["–" if one is None else f"{float(one['low']):g}" for one in stable]
+        cells = []
+        for what, text in (
+            ("loss", "{value:.3f} ({low:.3f} to {high:.3f})"),
+            ("best_rate", "{value:.2g}"),
+            ("stable_rate", "{low:g}"),
+        ):
+            for size in sizes:  # a placement may lack a size
+                line = known.get((row, what, size))
+                ends = {end: float(line[end]) for end in ("value", "low", "high")} if line else {}
+                cells.append(text.format(**ends) if line else "–")
         yield f"| {find_placement(row).title} | {' | '.join(cells)} |"
 
 
