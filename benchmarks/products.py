@@ -1,9 +1,9 @@
 """Matrix products of a training step without anything else, as a lower limit of its time.
 
-One step runs on tensors without values, with unfused attention, and every product of both passes is
-recorded with the sizes and memory layout of its operands. `replay` repeats the same products in the
-same order on random operands. Norms, activations, softmax, sums, the optimizer and copies are
-omitted. Operands of one size and layout share their memory, so caches may make the limit too low.
+One step runs with unfused attention, and every product of both passes is recorded with the sizes
+and memory layout of its operands. `replay` repeats the same products in the same order on random
+operands. Norms, activations, softmax, sums, the optimizer and copies are omitted. Operands of one
+size and layout share their memory, so caches may make the limit too low.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from magneto.data.stream import map_tensors
 from magneto.training.task import Task
 
 aten = torch.ops.aten
@@ -84,10 +82,9 @@ class Recorder(TorchDispatchMode):
 
 def products_of(task: Task, batch: Any) -> list[Product]:
     """Return the products of one training step of a task, forward and backward."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, sdpa_kernel(SDPBackend.MATH):
-        model = task.build_model().train()
-        with Recorder() as recorder:
-            task.loss(model, map_tensors(batch, fake.from_tensor)).total.backward()
+    model = task.build_model().train()
+    with sdpa_kernel(SDPBackend.MATH), Recorder() as recorder:
+        task.loss(model, batch).total.backward()
     return recorder.products
 
 
