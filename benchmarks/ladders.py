@@ -70,10 +70,10 @@ LADDERS = {
     "--widths 32,64,128,256 --target 512",
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
-    # So far, width 512 was trained for Pre-LN and Sub-LN only.
+    # The largest width of both ladders was trained for Pre-LN and Sub-LN only.
     "text-width-24": f"{DEEP} --widths 32,64,128,256,512 --target 1024",
     "text-width-24-mup": f"{DEEP} --model.parametrization mup --model.base_width 32 "
-    "--model.tie_embeddings false --widths 32,64,128 --target 512 --seeds 1,2,3",
+    "--model.tie_embeddings false --widths 32,64,128,256 --target 512 --seeds 1,2,3",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",
