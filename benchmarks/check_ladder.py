@@ -5,7 +5,8 @@
 This imports nothing of the package. It recomputes best rates, losses, largest stable rates,
 sensitivities and measured quantities from the cells of each rung, then the laws, then the
 predictions of held-out rungs. It compares all of them with forecast.json, the source of the
-page's tables and figures.
+page's tables and figures. A prediction keeps the points it was fitted to: if runs were added to a
+smaller size afterwards, the points are no longer those of the runs, and the script says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, pstdev, stdev
 from typing import Any
@@ -24,6 +26,7 @@ from benchmarks.recomputed import Check, read_runs, row_of, words_of
 
 FACTOR = math.log(3)
 Rung = dict[str, dict[str, Any]]
+Point = tuple[int, float, float | None]  # size, value, standard error of the logarithm
 
 
 def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
@@ -135,13 +138,11 @@ def sensitivity(runs: list[dict[str, Any]], seed: int, over: list[float]) -> flo
     return area / (points[-1][0] - points[0][0]) - min(f for _, f in points)
 
 
-def law(
-    points: list[tuple[int, float, float | None]], prediction: dict[str, Any], kind: str
-) -> dict[str, float]:
+def law(points: list[Point], prediction: dict[str, Any], kind: str) -> dict[str, float]:
     """Return the prediction of a law, from its normal equations.
 
     Args:
-        points: (size, value, error) of each rung.
+        points: The points of the law.
         prediction: Its size and priors are used.
         kind: Key of its priors; the values of "gaps" are not logarithms.
     """
@@ -215,31 +216,47 @@ def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str
             compare(check, f"{where}, {name}", reported["measured"][name]["value"], value)
 
 
-def check_laws(
+def laws_of(prediction: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Yield the row, the quantity, the kind of prior and the content of each law."""
+    for row, reported in prediction["rows"].items():
+        for name in ("best_rate", "loss", "stable_rate"):
+            if reported[name]:
+                yield row, name, name, reported[name]
+        for name, one in reported["measured"].items():
+            yield row, name, "measured", one
+        for other, one in reported["gaps"].items():
+            yield row, other, "gaps", one
+
+
+def point_of(rung: dict[str, Any], row: str, name: str, kind: str) -> Point | None:
+    """Return the point of a law at one rung; None without a value."""
+    part = rung["rows"][row]
+    if kind != "gaps":
+        found = part["measured"][name] if kind == "measured" else part[name]
+        return (rung["size"], found["value"], found["error"]) if found else None
+    other = rung["rows"][name]
+    logs = [math.log(q / p) for p, q in
+            zip(part["seed_losses"], other["seed_losses"], strict=False)]  # fmt: skip
+    error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.01 * math.sqrt(2)
+    return rung["size"], math.log(other["loss"]["value"] / part["loss"]["value"]), error
+
+
+def check_laws(check: Check, where: str, prediction: dict[str, Any]) -> None:
+    """Compare the predictions with laws fitted to their points."""
+    for row, name, kind, one in laws_of(prediction):
+        for end, value in law(one["points"], prediction, kind).items():
+            compare(check, f"{where}, {row}, {name}, {end}", one[end], value)
+
+
+def check_points(
     check: Check, where: str, prediction: dict[str, Any], rungs: list[dict[str, Any]]
 ) -> None:
-    """Compare the predictions with laws fitted to the rungs."""
-    for row, reported in prediction["rows"].items():
-        shown = [(rung["size"], rung["rows"][row]) for rung in rungs]
-        laws = {name: (name, reported[name], [(s, part[name]) for s, part in shown if part[name]])
-                for name in ("best_rate", "loss", "stable_rate") if reported[name]}  # fmt: skip
-        laws |= {name: ("measured", one, [(s, part["measured"][name]) for s, part in shown])
-                 for name, one in reported["measured"].items()}  # fmt: skip
-        for name, (kind, one, parts) in laws.items():
-            points = [(size, part["value"], part["error"]) for size, part in parts]
-            for end, value in law(points, prediction, kind).items():
-                compare(check, f"{where}, {row}, {name}, {end}", one[end], value)
-        for other, one in reported["gaps"].items():
-            points = []
-            for rung in rungs:
-                a, b = rung["rows"][row], rung["rows"][other]
-                logs = [math.log(q / p) for p, q in
-                        zip(a["seed_losses"], b["seed_losses"], strict=False)]  # fmt: skip
-                error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.01 * math.sqrt(2)
-                gap = math.log(b["loss"]["value"] / a["loss"]["value"])
-                points.append((rung["size"], gap, error))
-            for end, value in law(points, prediction, "gaps").items():
-                compare(check, f"{where}, {row}, beside {other}, {end}", one[end], value)
+    """Compare the points of the laws with the results of the rungs."""
+    for row, name, kind, one in laws_of(prediction):
+        points = [point_of(rung, row, name, kind) for rung in rungs]
+        found = [[value and round(value, 12) for value in point] for point in points if point]
+        kept = [[value and round(value, 12) for value in point] for point in one["points"]]
+        check.record(kept == found, f"{where}, {row}, {name}, points", kept, found)
 
 
 def check_folder(folder: Path) -> Check:
@@ -247,11 +264,18 @@ def check_folder(folder: Path) -> Check:
     check = Check()
     for rung in about["rungs"]:
         check_rung(check, folder, about, rung)
-    check_laws(check, f"{about['axis']} {about['target']}", about["forecast"], about["rungs"])
+    check_laws(check, f"{about['axis']} {about['target']}", about["forecast"])
+    check_points(check, f"{about['axis']} {about['target']}", about["forecast"], about["rungs"])
     for path in sorted((folder / "forecasts").glob("*.json")):
         prediction = json.loads(path.read_text())
         below = [rung for rung in about["rungs"] if rung["size"] in prediction["from"]]
-        check_laws(check, path.stem, prediction, below)
+        check_laws(check, path.stem, prediction)
+        today = Check()
+        check_points(today, path.stem, prediction, below)
+        check.count += today.count - len(today.wrong)
+        if today.wrong:
+            print(f"{path.stem}: runs were added to smaller sizes after the prediction; "
+                  f"{len(today.wrong)} of {today.count} laws have other points now")  # fmt: skip
         reported = [entry for entry in about["held_out"] if entry["size"] == prediction["size"]]
         for entry in reported:
             row, other = entry["row"], entry.get("against")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +30,13 @@ covers the true value with probability `LEVEL`.
 
 "error" is the standard error of the value's natural logarithm."""
 
-Law = dict[str, float]
+Law = dict[str, Any]
 """A law and its forecast. The law is that log(value), or the value itself, is linear in log(size).
 
 "value" is the forecast at the requested size, and "low" and "high" are the ends of its interval.
 "exponent" is the fitted exponent, and "exponent_low" and "exponent_high" are the ends of its
 interval. Each interval covers the true value with probability `LEVEL`. If the value itself is
-linear in log(size), "exponent" is the slope."""
+linear in log(size), "exponent" is the slope. "points" are the (size, value, error) of the fit."""
 
 
 def find_vertex(
@@ -172,6 +173,7 @@ def fit_law(
         "exponent": float(exponent),
         "exponent_low": float(exponent - slope),
         "exponent_high": float(exponent + slope),
+        "points": [*points],
     }
 
 

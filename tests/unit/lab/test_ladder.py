@@ -245,6 +245,25 @@ def test_known_laws_are_recovered_and_cells_are_few(
     assert len(check_folder(tmp_path).wrong) == 1
 
 
+def test_a_prediction_is_checked_after_seeds_were_added(
+    tmp_path: Path, invented: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = []
+    for seeds in ([1, 2], [1, 2, 3]):
+        found = collect_ladder(tmp_path, climbed(tmp_path, [64, 128], seeds=seeds), "")
+        write_json(tmp_path / "forecast.json", found)
+        checked = check_folder(tmp_path)
+        assert not checked.wrong
+        counts.append(checked.count)
+    said = capsys.readouterr().out
+    assert said.startswith("width-128: runs were added to smaller sizes") and said.count("\n") == 1
+    assert counts[1] < counts[0], "points that have changed are not counted as checked"
+    found["forecast"]["rows"]["sub"]["loss"]["points"][0] = (64, 2.0, 0.01)
+    write_json(tmp_path / "forecast.json", found)
+    wrong = check_folder(tmp_path).wrong
+    assert {line.split(":")[0].rsplit(", ", 1)[1] for line in wrong} >= {"points", "value"}
+
+
 def test_the_line_of_a_law_goes_through_what_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plot, "finish", lambda plot: plot)
     sizes, exponents = [64, 256], {"pre": -0.25, "sub": 0.5}
