@@ -51,12 +51,12 @@ def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the summary of one row's rates; nothing if it learned at no rate."""
+    every = list(dict.fromkeys(run["seed"] for run in runs))
     runs = [run for run in runs if run["status"] != "missing"]
     rates = sorted({float(run["learning_rate"]) for run in runs})
     at = {rate: sorted((r for r in runs if float(r["learning_rate"]) == rate),
                        key=lambda r: r["seed"]) for rate in rates}  # fmt: skip
     good = [rate for rate in rates if all(r["status"] == "finished" for r in at[rate])]
-    every = sorted({r["seed"] for r in runs})
     best, full, most = None, {}, 0
     # The first seeds, as many as the best rate and both its neighbours have.
     for most in range(max((len(at[rate]) for rate in good), default=0), 0, -1):
@@ -235,10 +235,14 @@ def point_of(rung: dict[str, Any], row: str, name: str, kind: str) -> Point | No
         found = part["measured"][name] if kind == "measured" else part[name]
         return (rung["size"], found["value"], found["error"]) if found else None
     other = rung["rows"][name]
-    logs = [math.log(q / p) for p, q in
-            zip(part["seed_losses"], other["seed_losses"], strict=False)]  # fmt: skip
+    ours, theirs = part["seed_losses"], other["seed_losses"]
+    logs = [math.log(q / p) for p, q in zip(ours, theirs, strict=False)]
     error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.01 * math.sqrt(2)
-    return rung["size"], math.log(other["loss"]["value"] / part["loss"]["value"]), error
+    gap = math.log(other["loss"]["value"] / part["loss"]["value"])
+    # The row with more seeds counts with those of the other row.
+    gap += math.log(fmean(theirs[: len(logs)]) / fmean(theirs))
+    gap -= math.log(fmean(ours[: len(logs)]) / fmean(ours))
+    return rung["size"], gap, error
 
 
 def check_laws(check: Check, where: str, prediction: dict[str, Any]) -> None:

@@ -116,7 +116,8 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
         losses.setdefault(cell.learning_rate, {})[cell.seed] = loss
     failed = {cell.learning_rate for cell in done if cell.status != FINISHED}
     good = sorted(losses.keys() - failed)
-    shared = shared_seeds(losses, good)
+    order = list(dict.fromkeys(cell.seed for cell in cells))
+    shared = shared_seeds(losses, good, order)
     if shared is None:
         return None
     full, best, seeds = shared
@@ -147,17 +148,16 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
 
 
 def shared_seeds(
-    losses: Mapping[float, Mapping[int, float | None]], good: Sequence[float]
+    losses: Mapping[float, Mapping[int, float | None]], good: Sequence[float], order: Sequence[int]
 ) -> tuple[dict[float, list[float]], float, int] | None:
     """Return the shared seeds' losses at each rate, the best rate, and the number of shared seeds.
 
     `good` contains the rates at which every run learned. The best rate is the rate in `good` with
-    the lowest mean loss. The shared seeds are the first n seeds. n is the largest number for
-    which all n seeds ran at the best rate and at the neighbouring rates in `good`. Return None if
-    no rate in `good` has a run of the first seed.
+    the lowest mean loss. The shared seeds are the first n seeds of `order`, which is the same for
+    all rows. n is the largest number for which all n seeds ran at the best rate and at the
+    neighbouring rates in `good`. Return None if no rate in `good` has a run of the first seed.
     """
     tried, found = sorted(losses), None
-    order = sorted({seed for own in losses.values() for seed in own})
     for seeds in range(len(order), 0, -1):
         by_seed = {rate: [own.get(seed) for seed in order[:seeds]] for rate, own in losses.items()}
         full = {rate: [loss for loss in own if loss is not None] for rate, own in by_seed.items()
@@ -312,13 +312,25 @@ def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int)
     points = []
     for rung in rungs:
         mine, theirs = rung["rows"][row], rung["rows"][other]
-        gap = math.log(theirs["loss"]["value"] / mine["loss"]["value"])
+        gap = log_ratio(mine, theirs)
         both = zip(mine["seed_losses"], theirs["seed_losses"], strict=False)
         pairs = [math.log(b / a) for a, b in both]
         several = len(pairs) > 1
         error = stdev(pairs) / math.sqrt(len(pairs)) if several else ONE_SEED * math.sqrt(2)
         points.append((rung["size"], gap, error))
     return fit_law(points, size, PRIORS["gaps"], logs=False)
+
+
+def log_ratio(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """Return log(their loss / my loss) for two rows, from the seeds that both rows have.
+
+    If a row has more seeds than the other, its loss is multiplied by the ratio of two means at its
+    best tested rate: the mean over the common seeds and the mean over all of its seeds.
+    """
+    count = min(len(part["seed_losses"]) for part in (mine, theirs))
+    first, second = (part["loss"]["value"] * fmean(part["seed_losses"][:count])
+                     / fmean(part["seed_losses"]) for part in (mine, theirs))  # fmt: skip
+    return math.log(second / first)
 
 
 def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -349,9 +361,9 @@ def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[
     """For each row after the first, compare (its loss / the first row's loss) with the forecast."""
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
-        law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
+        law = laws[first]["gaps"][row]
         ratios = {end: math.exp(law[end]) for end in ("value", "low", "high")}
-        truth = rung["rows"][row]["loss"]["value"] / mine
+        truth = math.exp(log_ratio(rung["rows"][first], rung["rows"][row]))
         yield {"row": row, "against": first, "what": "gap", **compared(ratios, truth)}
 
 

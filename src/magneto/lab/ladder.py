@@ -36,6 +36,7 @@ from magneto.lab.grid import (
     Cell,
     Sweep,
     cell_directory,
+    is_done,
     load_cells,
     open_sweep,
     read_spec,
@@ -154,6 +155,9 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
             raise ConfigError([f"{folder} contains another ladder: its "
                                f"{', '.join(sorted(changed))} differ (only sizes and seeds "
                                "may be added); choose another --out"])  # fmt: skip
+        # A new seed comes last, because the first seed searches for the largest stable rate.
+        seeds = [*known.seeds, *(seed for seed in ladder.seeds if seed not in known.seeds)]
+        ladder = replace(ladder, seeds=seeds)
         check_data(folder, known, ladder)
         begun = replace(known, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
                         capacity=ladder.capacity)  # fmt: skip
@@ -174,7 +178,9 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
 
 def check_data(folder: Path, known: Ladder, ladder: Ladder) -> None:
     """Check that missing runs would have the same recipe and data as the runs in the folder."""
-    wanted = replace(known, seeds=ladder.seeds)
+    timed = {*map(str, known.sizes)} <= {*known.seconds}
+    capacity = ladder.capacity if timed else None
+    wanted = replace(known, seeds=ladder.seeds, capacity=capacity)
     missing = ladder.sizes != known.sizes or any(
         afforded(folder, wanted, size, missing_cells(folder, wanted, size)) for size in known.sizes
     )
@@ -442,7 +448,8 @@ def afforded(
 ) -> list[dict[str, Any]]:
     """Return the runs in `cells` that the size's budget still allows, chosen in the order of seeds.
 
-    While no run of this size has finished, all runs with the first seed are allowed.
+    While no run of this size has finished, all runs with the first seed are allowed. Runs that
+    were allowed before a stop are still allowed.
     """
     if ladder.capacity is None or not cells:
         return cells
@@ -455,7 +462,14 @@ def afforded(
     count = int(left / each)
     order = sorted(cells, key=lambda values: ladder.seeds.index(values[SEED]))
     least = 0 if here else sum(values[SEED] == ladder.seeds[0] for values in cells)
-    return order[: max(count, least)]
+    return order[: max(count, least)] or unfinished(ladder.folder(folder, size))
+
+
+def unfinished(rung_folder: Path) -> list[dict[str, Any]]:
+    if not (rung_folder / SPEC_FILE).exists():
+        return []
+    planned = read_sweep(rung_folder).cells()
+    return [cell.values for cell in planned if not is_done(rung_folder, cell)]
 
 
 def seconds_of(rung_folder: Path) -> list[float]:

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import random
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from magneto.lab.forecast import (
     expected_failures,
     forecast,
     limitations,
+    log_ratio,
     sensitivity,
     sum_up,
     trend,
@@ -673,3 +675,66 @@ def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:
     assert rungs[0]["rows"]["pre"]["sensitivity"] == pytest.approx(0.5)
     assert rungs[0]["rows"]["pre"]["sensitivity_over"] == [1e-3, 1e-2], "tested at both sizes"
     assert "sensitivity" not in rungs[1]["rows"]["pre"]
+
+
+def test_runs_that_a_budget_allowed_before_a_stop_are_run_after_it(
+    tmp_path: Path, invented: list[str]
+) -> None:
+    """Three runs took the size's budget; without its runs, Sub-LN would seem not to have learned"""
+    more: dict[str, Any] = {"capacity": 6.0, "seconds": {"64": 0.1, "128": 0.1}}
+    climbed(tmp_path, [64], **more)
+    for run in sorted(tmp_path.glob("rungs/width-64/cells/*"))[3:]:
+        shutil.rmtree(run)
+    found = collect_ladder(tmp_path, climbed(tmp_path, [64, 128], **more), "")
+    runs = [cell for row in found["rungs"][0]["rows"].values() for cell in row["cells"]]
+    assert {run["status"] for run in runs} <= {"finished", "diverged"}
+    assert [*found["forecast"]["rows"]] == ["pre", "sub"]
+
+
+def test_the_losses_of_rows_are_compared_over_common_seeds() -> None:
+    """Seed 1 is far worse than seed 0, and a budget left Sub-LN only seed 0."""
+    pre = sum_up(cells("pre", {1e-3: [7.0] * 2, 3e-3: [2.0, 3.0], 1e-2: [7.0] * 2}))
+    sub = sum_up(cells("sub", {1e-3: [7.0], 3e-3: [2.0], 1e-2: [7.0]}))
+    assert pre and sub and (pre["seeds"], sub["seeds"]) == (2, 1)
+    assert log_ratio(pre, sub) == pytest.approx(0, abs=0.01)
+    assert log_ratio(sub, pre) == pytest.approx(-log_ratio(pre, sub))
+
+
+def test_an_unequal_number_of_seeds_is_checked(tmp_path: Path, invented: list[str]) -> None:
+    more: dict[str, Any] = {"capacity": 42.0, "seconds": {"64": 4.0, "128": 4.0}}
+    found = collect_ladder(tmp_path, climbed(tmp_path, [64, 128], **more), "")
+    pre, sub = (found["rungs"][0]["rows"][row] for row in ("pre", "sub"))
+    assert (pre["seeds"], sub["seeds"]) == (2, 1)
+    gap = found["forecast"]["rows"]["pre"]["gaps"]["sub"]["points"][0][1]
+    assert gap != pytest.approx(math.log(sub["loss"]["value"] / pre["loss"]["value"]), abs=1e-6)
+    write_json(tmp_path / "forecast.json", found)
+    assert not check_folder(tmp_path).wrong
+
+
+def test_a_smaller_seed_that_is_added_comes_last(tmp_path: Path, invented: list[str]) -> None:
+    """The budget leaves the new seed only some runs, of one row. Seeds still pair."""
+    seconds = {"64": 4.0, "128": 4.0}
+    climbed(tmp_path, [64, 128], seeds=[2, 3], capacity=200.0, seconds=seconds)
+    count = len(invented)
+    capacity = 2.0 * count + 6
+    ladder = climbed(tmp_path, [64, 128], seeds=[1, 2, 3], capacity=capacity, seconds=seconds)
+    assert ladder.seeds == [2, 3, 1] and len(invented) == count + 3
+    found = collect_ladder(tmp_path, ladder, "")
+    pre, sub = (found["rungs"][1]["rows"][row] for row in ("pre", "sub"))
+    assert (pre["seeds"], sub["seeds"]) == (3, 2)
+    for row in (pre, sub):
+        known = {run["seed"]: run["loss"] for run in row["cells"]
+                 if run["learning_rate"] == row["best_tried"]}  # fmt: skip
+        assert row["seed_losses"] == [known[seed] for seed in (2, 3, 1)[: row["seeds"]]]
+    write_json(tmp_path / "forecast.json", found)
+    assert not check_folder(tmp_path).wrong
+
+
+def test_data_are_checked_if_a_larger_budget_allows_more_runs(
+    tmp_path: Path, invented: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, checked = {"64": 4.0, "128": 4.0}, []
+    monkeypatch.setattr(ladders, "prepare_data", lambda place, sweep: checked.append(place.name))
+    for capacity, count in ((40.0, 0), (40.0, 0), (60.0, 1)):
+        climbed(tmp_path, [64, 128], capacity=capacity, seconds=seconds)
+        assert len(checked) == count, capacity

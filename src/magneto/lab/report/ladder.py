@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from magneto.figures import FAINT
 from magneto.files import write_bytes
-from magneto.lab.forecast import QUANTITIES, percent, spread
+from magneto.lab.forecast import QUANTITIES, log_ratio, percent, spread
 from magneto.lab.outcome import group_cells, rate_text
 from magneto.lab.report.figures import SIZE, draw_scores, log_x, log_y
 from magneto.lab.report.plot import STYLE, Plot, Series, series_of, swatch
@@ -178,9 +178,8 @@ def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
     for row, law in laws[first]["gaps"].items() if first else ():
-        both = [[rung["rows"][name]["loss"]["value"] for name in (first, row)]
-                for rung in found["rungs"]]  # fmt: skip
-        yield first, row, [math.log(theirs / mine) for mine, theirs in both], law
+        measured = [log_ratio(rung["rows"][first], rung["rows"][row]) for rung in found["rungs"]]
+        yield first, row, measured, law
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
