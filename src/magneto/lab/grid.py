@@ -165,7 +165,11 @@ def is_done(folder: Path, cell: Cell) -> bool:
 
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     path = cell_directory(folder, cell) / "outcome.json"
-    return read_object(path, "status", "step") if path.exists() else None
+    try:
+        return read_object(path, "status", "step") if path.exists() else None
+    except DamagedError as error:
+        again = f"remove {path.parent} to train this run again"
+        raise DamagedError(f"{error}; {again}") from error
 
 
 def refuse_several_data(sweep: Sweep) -> None:

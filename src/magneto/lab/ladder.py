@@ -151,6 +151,12 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
         before, now = asdict(known), json.loads(json.dumps(asdict(ladder), default=str))
         changed = [name for name in fixed if before[name] != now[name]]
         changed += [name for name in ("sizes", "seeds") if not {*before[name]} <= {*now[name]}]
+        if "overrides" in changed:
+            old, new = before["overrides"], now["overrides"]
+            fields = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            changed[changed.index("overrides")] = f"fields ({', '.join(fields)})"
+            if bool(known.capacity) != bool(ladder.capacity):  # a budget sets fields
+                changed.append("budget")
         if changed:
             raise ConfigError([f"{folder} contains another ladder: its "
                                f"{', '.join(sorted(changed))} differ (only sizes and seeds "

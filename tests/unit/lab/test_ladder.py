@@ -23,7 +23,7 @@ from magneto.commands.ladder import (
     time_cell,
 )
 from magneto.config import ConfigError
-from magneto.files import write_json
+from magneto.files import DamagedError, write_json
 from magneto.lab import ladder as ladders
 from magneto.lab.forecast import (
     AT_EDGE,
@@ -738,3 +738,25 @@ def test_data_are_checked_if_a_larger_budget_allows_more_runs(
     for capacity, count in ((40.0, 0), (40.0, 0), (60.0, 1)):
         climbed(tmp_path, [64, 128], capacity=capacity, seconds=seconds)
         assert len(checked) == count, capacity
+
+
+def test_another_ladder_is_refused_by_the_names_of_its_fields(
+    tmp_path: Path, invented: list[str]
+) -> None:
+    climbed(tmp_path, [64], capacity=99.0, seconds={"64": 1.0})
+    other = {name: value for name, value in SMALL.items() if name != "data.tokenizer"}
+    with pytest.raises(ConfigError, match=r"its budget, fields \(data.tokenizer\) differ"):
+        climbed(tmp_path, [64], overrides=other)
+
+
+def test_a_damaged_run_can_be_trained_again(tmp_path: Path, invented: list[str]) -> None:
+    climbed(tmp_path, [64])
+    path = next(tmp_path.glob("rungs/width-64/cells/*/outcome.json"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40])
+    with pytest.raises(DamagedError, match="remove .* to train this run again") as caught:
+        climbed(tmp_path, [64])
+    assert str(path.parent) in str(caught.value).split("; ")[1]
+    shutil.rmtree(path.parent)
+    climbed(tmp_path, [64])
+    assert path.read_bytes() == whole
