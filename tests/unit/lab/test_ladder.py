@@ -58,7 +58,7 @@ from magneto.lab.ladder import (
     shape,
 )
 from magneto.lab.outcome import Scored
-from magneto.lab.report.ladder import draw_over_size, write_ladder
+from magneto.lab.report.ladder import draw_over_size, table_rows, write_ladder
 from magneto.lab.report.plot import Plot, series_of
 from magneto.lab.update import MeasuredOptimizer, Reading, Update
 from magneto.progress import ProgressBars
@@ -754,9 +754,23 @@ def test_a_damaged_run_can_be_trained_again(tmp_path: Path, invented: list[str])
     path = next(tmp_path.glob("rungs/width-64/cells/*/outcome.json"))
     whole = path.read_bytes()
     path.write_bytes(whole[:40])
-    with pytest.raises(DamagedError, match="remove .* to train this run again") as caught:
+    with pytest.raises(DamagedError, match=r"remove .* to train this run again") as caught:
         climbed(tmp_path, [64])
     assert str(path.parent) in str(caught.value).split("; ")[1]
     shutil.rmtree(path.parent)
     climbed(tmp_path, [64])
     assert path.read_bytes() == whole
+
+
+def test_a_number_without_an_interval_has_none_in_the_table(
+    tmp_path: Path, invented: list[str]
+) -> None:
+    """With one seed, the error of the loss is assumed, and others are unknown."""
+    found = collect_ladder(tmp_path, climbed(tmp_path, [64, 128], seeds=[1]), "")
+    ends = {row["what"]: (row.get("low"), row.get("high")) for row in table_rows(found)
+            if (row["kind"], row["size"], row["row"]) == ("measured", 64, "pre")}  # fmt: skip
+    assert {what for what, pair in ends.items() if pair == (None, None)} == {
+        "sensitivity", "attention_logit", "top_rms", "embedding_gradient", "update",
+    }  # fmt: skip
+    low, high = ends["loss"]
+    assert low and high and low < high

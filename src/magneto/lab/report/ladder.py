@@ -286,6 +286,8 @@ def table_rows(found: Found) -> Iterator[dict[str, Any]]:
                 if value is not None:
                     law = value if isinstance(value, Mapping) else {}
                     numbers = dict(zip(("value", "low", "high"), ends(value), strict=True))
+                    if law.get("low") is None and law.get("error") is None:  # no interval
+                        del numbers["low"], numbers["high"]
                     yield {**shared, **law, **numbers, "what": key.rpartition(".")[2]}
     for _, row, measured, law in gaps(found):
         shared = {"axis": found["axis"], "row": row, "what": "gap"}
