@@ -461,8 +461,8 @@ def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[s
     if reached:
         return (f"{title}: the first failure is expected at {axis} {one['size']:.0f}, because "
                 f"{one['trouble']} (forecast for {axis} {size}: {value}).")  # fmt: skip
-    return (f"{title}: every measured quantity stays within its limit up to {axis} {size}. "
-            f"The quantity nearest to its limit is the {value}.")  # fmt: skip
+    return (f"{title}: every measured quantity is expected to stay within its limit up to {axis} "
+            f"{size}. The quantity nearest to its limit is the {value}.")  # fmt: skip
 
 
 def trend(law: Mapping[str, float]) -> str:

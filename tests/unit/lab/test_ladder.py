@@ -216,7 +216,7 @@ def test_known_laws_are_recovered_and_cells_are_few(
         "| Sub-LN, update divided by the theory's bound | – | – | – | – | – |",
         "lay in the forecast's 80 % interval. The median error of the best rate was a factor of "
         "1.18 for the forecast, 1.71 for", "runs: 67; 0.04 hours", "because attention logits",
-        "Sub-LN: every measured quantity stays within its limit up to width 1024.",
+        "Sub-LN: every measured quantity is expected to stay within its limit up to width 1024.",
         "The quantity nearest to its limit is the relative update of weights 0.02 (",
     ):  # fmt: skip
         assert part in text, part
