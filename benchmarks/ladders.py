@@ -60,7 +60,7 @@ LADDERS = {
     "translation-width": f"{PAIRS} --model.encoder_layers 3 --model.decoder_layers 3 "
     "--widths 32,64,128,256 --target 512",
     "translation-width-18": f"{PAIRS} --model.encoder_layers 18 --model.decoder_layers 18 "
-    "--widths 32,64,128 --target 512 --seeds 1,2,3",
+    "--widths 32,64,128,256 --target 512 --seeds 1,2,3",
     "translation-width-18-french": f"{PAIRS} --data.source builtin:phrases:fr,en "
     "--model.encoder_layers 18 --model.decoder_layers 18 --widths 32,64,128 --target 512 "
     "--seeds 1,2,3",

@@ -226,35 +226,20 @@ def placements_table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def rows_table(name: str) -> Iterator[str]:
-    """Yield a line for each placement of a ladder: losses, best and largest stable rates by size.
-
-    Intervals of losses are 80 %.
-    """
+    """Yield a line for each size and placement of a ladder. Intervals of losses are 80 %."""
     lines = [line for line in csv_rows(f"ladder-{name}.csv") if line["kind"] == "measured"]
-    known = {(line["row"], line["what"], line["size"]): line for line in lines}
-    sizes = list(dict.fromkeys(line["size"] for line in lines))
-    yield (
-        "| placement | "
-        + " | ".join(
-            f"{what}, {lines[0]['axis']} {size}"
-            for what in ("loss", "best rate", "largest stable rate")
-            for size in sizes
+    known = {(line["size"], line["row"], line["what"]): line for line in lines}
+    yield f"| {lines[0]['axis']} | placement | loss | best rate | largest stable rate |"
+    yield "|--:|---|--:|--:|--:|"
+    pairs = dict.fromkeys((line["size"], line["row"]) for line in lines)
+    for size, row in sorted(pairs, key=lambda pair: int(pair[0])):
+        loss, best, stable = (
+            {end: float(known[size, row, what][end]) for end in ("value", "low", "high")}
+            for what in ("loss", "best_rate", "stable_rate")
         )
-        + " |"
-    )
-    yield "|---|" + 3 * len(sizes) * "--:|"
-    for row in dict.fromkeys(line["row"] for line in lines):
-        cells = []
-        for what, text in (
-            ("loss", "{value:.3f} ({low:.3f} to {high:.3f})"),
-            ("best_rate", "{value:.2g}"),
-            ("stable_rate", "{low:g}"),
-        ):
-            for size in sizes:  # a placement may lack a size
-                line = known.get((row, what, size))
-                ends = {end: float(line[end]) for end in ("value", "low", "high")} if line else {}
-                cells.append(text.format(**ends) if line else "–")
-        yield f"| {find_placement(row).title} | {' | '.join(cells)} |"
+        yield (f"| {size} | {find_placement(row).title} | {loss['value']:.3f} "
+               f"({loss['low']:.3f} to {loss['high']:.3f}) | {best['value']:.2g} "
+               f"| {stable['low']:g} |")  # fmt: skip
 
 
 def filled(page: str, name: str, lines: Iterator[str]) -> str:
