@@ -13,9 +13,9 @@ from tests.unit.test_imports import FILES, module_name
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 47_388,
-    "lines of tests": 34_498,
-    "lines of benchmarks": 4_518,
+    "lines of source": 47_429,
+    "lines of tests": 34_629,
+    "lines of benchmarks": 4_555,
     "modules": 154,
     "modules with one importer": 23,
     "modules that causal_lm loads": 25,

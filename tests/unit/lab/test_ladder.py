@@ -266,6 +266,17 @@ def test_a_prediction_is_checked_after_seeds_were_added(
     assert {line.split(":")[0].rsplit(", ", 1)[1] for line in wrong} >= {"points", "value"}
 
 
+def test_a_prediction_that_is_not_of_the_runs_is_found(tmp_path: Path, invented: list[str]) -> None:
+    ladder = climbed(tmp_path, [64, 128])
+    write_json(tmp_path / "forecast.json", collect_ladder(tmp_path, ladder, ""))
+    kept = ladder.forecast_file(tmp_path, 128)
+    prediction = json.loads(kept.read_text())
+    prediction["rows"]["sub"]["loss"]["points"][0][1] *= 1.01
+    write_json(kept, prediction)
+    wrong = check_folder(tmp_path).wrong
+    assert any(line.startswith("width-128, sub, loss, points") for line in wrong)
+
+
 def test_the_line_of_a_law_goes_through_what_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plot, "finish", lambda plot: plot)
     sizes, exponents = [64, 256], {"pre": -0.25, "sub": 0.5}
