@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.compare import INCOMPLETE, field_values, other_fields, placements
@@ -36,6 +37,8 @@ SIZED = {
     "depth": ("model.layers", "model.encoder_layers", "model.decoder_layers"),
     "width": ("model.width", "model.heads", "model.ffn_width", "model.key_value_heads"),
 }
+# Fields that a budget sets.
+BUDGETED = ("training.steps", "training.epochs", "training.warmup_steps")
 # Seconds of a run besides steps and evaluation; time of an evaluation batch over that of a step.
 OVERHEAD_SECONDS, EVALUATION_SHARE = 1.5, 0.4
 # Validation batches under a budget, if the recipe sets no limit.
@@ -112,7 +115,8 @@ def main(words: Sequence[str]) -> int:
         if budget is None:
             return ladder
         timed = {
-            size: time_cell(ladder.first_recipe(size), jobs, progress) for size in ladder.sizes
+            size: mean_time(ladder.recipes_of_first_placement(size), jobs, progress)
+            for size in ladder.sizes
         }
         training = training_in_steps(recipe, task)
         return fit_budget(ladder, training, timed, fewer_seeds=args.seeds is None)
@@ -149,8 +153,12 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     if clash := [name for name in SIZED["depth"] if axis == "depth" and name in overrides]:
         raise ConfigError([f"--{clash[0]}: {option} already sets this field; omit --{clash[0]}"])
     others = other_fields(args.grid, overrides)
-    if clash := [name for name in SIZED[axis] if name in others]:
-        raise ConfigError([f"--grid {clash[0]}: {option} sets this field; omit this --grid"])
+    setters = dict.fromkeys(SIZED[axis], option)
+    if args.budget is not None:
+        setters |= dict.fromkeys(BUDGETED, "--budget")
+    if clash := [name for name in others if name in setters]:
+        raise ConfigError([f"--grid {clash[0]}: {setters[clash[0]]} sets this field; omit this "
+                           "--grid"])  # fmt: skip
     changes = {**overrides, **{name: values[0] for name, values in others.items()}}
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if args.placements is None and placement_name(recipe.model):
@@ -166,6 +174,12 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
         fields, notes = {**fields, **BYTES}, [BYTES_NOTE]
     return Ladder(args.recipe, fields, axis, rungs, args.target, rows, sorted(args.lrs),
                   sorted(args.seeds or SEEDS), race=args.race, notes=notes)  # fmt: skip
+
+
+def mean_time(recipes: Sequence[Recipe], jobs: int, progress: ProgressBars) -> tuple[float, float]:
+    """Return the means of `time_cell` over recipes."""
+    steps, besides = zip(*(time_cell(recipe, jobs, progress) for recipe in recipes), strict=True)
+    return fmean(steps), fmean(besides)
 
 
 def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float, float]:
@@ -184,11 +198,15 @@ def table(found: dict[str, Any]) -> str:
     sizes = [f"{found['axis']} {size}" for size in found["sizes"]]
     lines = [["best rate: loss", *sizes, f"{found['target']} (forecast)"]]
     for row, title in found["rows"].items():
-        parts = [rung["rows"].get(row, {}) for rung in found["rungs"]]
-        parts.append(found["forecast"]["rows"].get(row, {}))
-        cells = [f"{part['best_rate']['value']:.2g}: {part['loss']['value']:.4g}" if "loss" in part
-                 else "did not learn" for part in parts]  # fmt: skip
-        if "loss" not in parts[-1]:
-            cells[-1] = "no forecast"
-        lines.append([title, *cells])
+        cells = [best_text(rung["rows"].get(row)) for rung in found["rungs"]]
+        last = found["forecast"]["rows"].get(row)
+        lines.append([title, *cells, best_text(last) if last else "no forecast"])
     return aligned(lines)
+
+
+def best_text(part: Mapping[str, Any] | None) -> str:
+    from magneto.lab.forecast import why_no_best_rate
+
+    if part is None or "loss" not in part:
+        return why_no_best_rate(part)
+    return f"{part['best_rate']['value']:.2g}: {part['loss']['value']:.4g}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
+from magneto.config import ConfigError
 from magneto.files import read_object
 from magneto.lab.grid import RATE, cell_directory, read_sweep
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, score_cell, title_of
@@ -79,6 +80,9 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     """Return the results at one size as JSON values.
 
     If a row learned at no rate, its best rate and its loss are missing.
+
+    Raises:
+        ConfigError: If a finished run has no validation loss.
     """
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
@@ -86,6 +90,9 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     found = {}
     for row, cells in sweep.rows().items():
         scored = [score_cell(rung_folder, cell, judge) for cell in cells]
+        if any(cell.score is not None and cell.loss is None for cell in scored):
+            raise ConfigError(["a ladder compares validation losses, but the task's metrics "
+                               "contain no 'loss'; add it to the result of summarise"])  # fmt: skip
         shown = sum_up(scored)
         at_best = [c for c in cells if shown and float(c.values[RATE]) == shown["best_tried"]]
         readings = [read_probe(cell_directory(rung_folder, cell)) for cell in at_best]
@@ -300,6 +307,13 @@ def learned(rung: Mapping[str, Any], row: str) -> bool:
     return "best_rate" in rung["rows"].get(row, {})
 
 
+def why_no_best_rate(found: Mapping[str, Any] | None) -> str:
+    """Say why a row has no best rate at a size, from its results there (None without any)."""
+    if found is None or any(cell["status"] == MISSING for cell in found["cells"]):
+        return "is unfinished"
+    return "did not learn"
+
+
 def law_of(points: Sequence[tuple[int, Mapping[str, float]]], size: int, prior: Prior) -> Law:
     return fit_law([(s, pair["value"], pair["error"]) for s, pair in points], size, prior)
 
@@ -424,7 +438,7 @@ def answer(
     """
     rows = prediction["rows"]
     if not rows:
-        return ["There is no forecast, because each row failed to learn at some size."]
+        return ["There is no forecast, because no row has a best rate at every size."]
     base = next(iter(rows))
     first = min(rows, key=lambda row: rows[base]["gaps"][row]["value"] if row != base else 0.0)
     rate, loss = rows[first]["best_rate"], rows[first]["loss"]
@@ -506,10 +520,14 @@ def limitations(
             f"best rate {reason}."
         )
     for row in rungs[-1]["rows"]:
-        failed = [str(rung["size"]) for rung in rungs if not learned(rung, row)]
-        if failed:
-            lines.append(f"{title_of(row)} has no forecast, because it did not learn at "
-                         f"{axis} {', '.join(failed)}.")  # fmt: skip
+        reasons: dict[str, list[str]] = {}
+        for rung in rungs:
+            if not learned(rung, row):
+                reason = why_no_best_rate(rung["rows"].get(row))
+                reasons.setdefault(reason, []).append(str(rung["size"]))
+        if reasons:
+            parts = [f"{reason} at {axis} {', '.join(at)}" for reason, at in reasons.items()]
+            lines.append(f"{title_of(row)} has no forecast, because it {' and '.join(parts)}.")
         elif prediction["rows"].get(row) and not prediction["rows"][row]["stable_rate"]:
             lines.append(f"The largest stable rate of {title_of(row)} is unknown, because no rate "
                          "failed.")  # fmt: skip

@@ -31,6 +31,7 @@ from magneto.lab.forecast import (
     read_rung,
 )
 from magneto.lab.grid import (
+    PLACEMENT,
     RATE,
     SEED,
     Cell,
@@ -86,8 +87,15 @@ class Ladder:
         return folder / "rungs" / f"{self.axis}-{size}"
 
     def first_recipe(self, size: int) -> Recipe:
-        cell = Cell({**rows_of(self)[0], RATE: self.rates[0], SEED: self.seeds[0]})
-        return self.sweep(size, [cell.values]).load(cell)
+        return self.recipes_of_first_placement(size)[0]
+
+    def recipes_of_first_placement(self, size: int) -> list[Recipe]:
+        """Return a recipe for each combination of the other varied fields."""
+        rows = rows_of(self)
+        mine = [row for row in rows if row.get(PLACEMENT) == rows[0].get(PLACEMENT)]
+        cells = [Cell({**row, RATE: self.rates[0], SEED: self.seeds[0]}) for row in mine]
+        sweep = self.sweep(size, [cell.values for cell in cells])
+        return [sweep.load(cell) for cell in cells]
 
     def forecast_file(self, folder: Path, size: int) -> Path:
         return folder / "forecasts" / f"{self.axis}-{size}.json"

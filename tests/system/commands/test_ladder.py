@@ -70,7 +70,7 @@ def test_a_budget_is_for_all_jobs_and_may_leave_seeds_out(
         raise ValueError(f"{asked.capacity:g} {asked.seeds}")
 
     def time_cell(recipe: Any, jobs: int, progress: object) -> tuple[int, int]:
-        return recipe.model.width, jobs
+        return recipe.model.width * recipe.model.layers, jobs
 
     monkeypatch.setattr(ladder, "open_ladder", open_it)
     monkeypatch.setattr(ladder, "fit_budget", fit := MagicMock())
@@ -78,12 +78,13 @@ def test_a_budget_is_for_all_jobs_and_may_leave_seeds_out(
     monkeypatch.setattr(sweep, "prepare_task", lambda recipe, _: recipe.model.width)
     monkeypatch.setattr(sweep, "training_in_steps", lambda recipe, task: task)
     monkeypatch.setattr("magneto.commands.ladder.time_cell", time_cell)
-    words = [*WORDS.replace("--seeds 1 ", "").split(), "--out", tmp_path, "--budget", "10s"]
+    plain = WORDS.replace("--seeds 1 ", "").replace("--model.layers 1", "--grid model.layers=1,3")
+    words = [*plain.split(), "--out", tmp_path, "--budget", "10s"]
     for more, seeds in (("", [1, 2, 3]), ("--seeds 1,2", [1, 2]), ("", [1])):
         if seeds == [1]:  # a ladder that began with fewer seeds
             (tmp_path / ladder.LADDER_FILE).touch()
         assert f" {0.8 * 10 * 3:g} {seeds}" in refused(capsys, *words, "--jobs", 3, *more.split())
-        assert fit.call_args.args[1:] == (32, {16: (16, 3), 32: (32, 3)})
+        assert fit.call_args.args[1:] == (32, {16: (2 * 16, 3), 32: (2 * 32, 3)})
         assert fit.call_args.kwargs == {"fewer_seeds": not more}
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import random
+import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -524,6 +525,8 @@ def test_options_of_a_ladder_with_a_budget() -> None:
         (["--depths", "2,4", "--target", "8", "--model.layers", "9"], "--model.layers"),
         (["--depths", "2,4", "--target", "8", "--grid", "model.layers=2,4"], "--grid model.layers"),
         (["--widths", "32,64", "--target", "128", "--grid", "model.heads=2,4"], "--widths sets"),
+        (["--widths", "32,64", "--target", "128", "--budget", "1m", "--grid", "training.steps=8,9"],
+         "--grid training.steps: --budget sets this field"),
         (["--widths", "32,64", "--target", "128", "--grid", "data.max_length=8,16"],
          "different data"),
     ],
@@ -604,9 +607,34 @@ def test_a_ladder_is_begun_once_by_two_machines(tmp_path: Path, invented: list[s
 def test_a_size_that_is_not_finished_ends_the_ladder_for_now(
     tmp_path: Path, invented: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladders, "run_local", lambda *_: False)
-    assert not run_ladder(tmp_path, made([64, 128]), 1, QUIET)
+    ladder = made([64, 128])
+    with monkeypatch.context() as stopped:
+        stopped.setattr(ladders, "run_local", lambda *_: False)
+        assert not run_ladder(tmp_path, ladder, 1, QUIET)
     assert [rung.name for rung in tmp_path.glob("rungs/*")] == ["width-64"]
+    assert run_ladder(tmp_path, ladder, 1, QUIET)
+    for path in tmp_path.glob("rungs/width-128/cells/*=sub,*/outcome.json"):
+        path.unlink()
+    found = collect_ladder(tmp_path, ladder, "")
+    assert re.search(r"Sub-LN .* is unfinished +no forecast$", table(found))
+    assert "because it is unfinished at width 128." in " ".join(found["limitations"])
+    for path in tmp_path.glob("rungs/width-*/cells/*/outcome.json"):
+        path.unlink()
+    assert "no row has a best rate" in collect_ladder(tmp_path, ladder, "")["answer"][0]
+
+
+def test_a_task_without_a_loss_is_refused(tmp_path: Path, invented: list[str]) -> None:
+    ladder = climbed(tmp_path, [64])
+    scored = {"metric": "accuracy", "higher_is_better": True, "baseline": 0.1}
+    edited(tmp_path / "rungs" / "width-64" / "rung.json", **scored)
+    for path in tmp_path.glob("rungs/width-64/cells/*/outcome.json"):
+        edited(path, metrics={"accuracy": 0.9})
+    with pytest.raises(ConfigError, match="the task's metrics contain no 'loss'"):
+        missing_cells(tmp_path, ladder, 64)
+
+
+def edited(path: Path, **changes: Any) -> None:
+    write_json(path, json.loads(path.read_text()) | changes)
 
 
 def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
