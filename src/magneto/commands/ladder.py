@@ -205,7 +205,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def best_text(part: Mapping[str, Any] | None) -> str:
-    from magneto.lab.forecast import why_no_best_rate
+    from magneto.lab.rung import why_no_best_rate
 
     if part is None or "loss" not in part:
         return why_no_best_rate(part)

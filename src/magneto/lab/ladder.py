@@ -20,15 +20,12 @@ from magneto.config import ConfigError
 from magneto.files import acquire_lock, plain, read_object, write_json
 from magneto.lab.comparison import environments, without_places
 from magneto.lab.forecast import (
-    RUNG_FILE,
-    add_sensitivity,
     answer,
     expected_failures,
     forecast,
     held_out,
     held_out_text,
     limitations,
-    read_rung,
 )
 from magneto.lab.grid import (
     PLACEMENT,
@@ -46,6 +43,7 @@ from magneto.lab.grid import (
 )
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
 from magneto.lab.probe import last_stack
+from magneto.lab.rung import RUNG_FILE, add_sensitivity, read_rung
 from magneto.lab.short_run import initial_model
 from magneto.lab.sweep import default_jobs, prepare_data, run_local, training_in_steps
 from magneto.lab.update import bounds_over, measure_growth, measured_shape

@@ -27,20 +27,14 @@ from magneto.config import ConfigError
 from magneto.files import DamagedError, write_json
 from magneto.lab import ladder as ladders
 from magneto.lab.forecast import (
-    AT_EDGE,
-    BETWEEN,
-    ONE_SEED,
     PLATEAU,
     PRIORS,
-    add_sensitivity,
     answer,
     compared,
     expected_failures,
     forecast,
     limitations,
     log_ratio,
-    sensitivity,
-    sum_up,
     trend,
 )
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
@@ -61,6 +55,7 @@ from magneto.lab.ladder import (
 from magneto.lab.outcome import Scored
 from magneto.lab.report.ladder import draw_over_size, table_rows, write_ladder
 from magneto.lab.report.plot import Plot, series_of
+from magneto.lab.rung import AT_EDGE, BETWEEN, ONE_SEED, add_sensitivity, sensitivity, sum_up
 from magneto.lab.update import MeasuredOptimizer, Reading, Update
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe

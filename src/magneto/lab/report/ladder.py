@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from magneto.figures import FAINT
 from magneto.files import write_bytes
-from magneto.lab.forecast import QUANTITIES, log_ratio, percent, spread
+from magneto.lab.forecast import log_ratio, percent, spread
 from magneto.lab.outcome import group_cells, rate_text
 from magneto.lab.report.figures import SIZE, draw_scores, log_x, log_y
 from magneto.lab.report.plot import STYLE, Plot, Series, series_of, swatch
@@ -27,6 +27,7 @@ from magneto.lab.report.report import (
     template,
     write_figures,
 )
+from magneto.lab.rung import QUANTITIES
 
 # Half-width of an 80 % interval in standard errors; factor up to which axes include intervals.
 Z80, FAR = 1.2816, 3.0
