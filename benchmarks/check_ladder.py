@@ -221,7 +221,8 @@ def laws_of(prediction: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[st
     for row, reported in prediction["rows"].items():
         for name in ("best_rate", "loss", "stable_rate"):
             if reported[name]:
-                yield row, name, name, reported[name]
+                kind = reported["rate_prior"] if name == "best_rate" else name
+                yield row, name, kind, reported[name]
         for name, one in reported["measured"].items():
             yield row, name, "measured", one
         for other, one in reported["gaps"].items():

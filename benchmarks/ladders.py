@@ -5,9 +5,9 @@
 Each ladder is a command that resumes where it was stopped, so this line can be killed and started
 again. benchmarks/results/ladder-held-out.csv and .md and the reports ladder-NAME.md and .csv are
 rewritten after each ladder: the predictions made before a rung was trained, the measured values,
-how often the 80 % intervals held, and the factor by which intervals must be widened. Predictions
-with today's priors are counted apart from earlier ones. Published rows of ladders that are not in
-DIR stay, because ladders are trained on several machines.
+how often the 80 % intervals held, and the factor by which intervals must be widened. Values that
+were predicted with today's prior of their quantity are counted apart. Published rows of ladders
+that are not in DIR stay, because ladders are trained on several machines.
 """
 
 from __future__ import annotations
@@ -109,14 +109,17 @@ def shape_of(name: str) -> str:
 
 def held_out(out: Path) -> list[dict[str, Any]]:
     """Return every prediction of a held-out rung, of all ladders that have a page in `out`."""
-    rows, now = [], {what: asdict(prior) for what, prior in PRIORS.items()}
+    rows = []
     for name, found in pages(out):
+        keys = ladder_of(name).rate_priors()
         for entry in found["held_out"]:
             forecast = read_json(out / name / "forecasts" / f"{found['axis']}-{entry['size']}.json")
             off = [rate["off"] for rate in entry.get("trivial_rates", {}).values()] or ["", ""]
+            key = {"best_rate": keys[entry["row"]], "gap": "gaps"}.get(entry["what"], entry["what"])
+            same = forecast["priors"].get(key) == asdict(PRIORS[key])
             rows.append({**entry, "ladder": name, "axis": found["axis"],
                          "from": " ".join(map(str, entry["from"])), "commit": forecast["commit"],
-                         "priors": "today's" if forecast["priors"] == now else "earlier",
+                         "priors": "today's" if same else "earlier",
                          "off_below": off[0], "off_inverse": off[1]})  # fmt: skip
     return rows
 

@@ -122,6 +122,11 @@ def held_out_table() -> Iterator[str]:
     yield text[text.index("|") :].rstrip()
 
 
+def rate_priors_table() -> Iterator[str]:
+    text = (RESULTS / "rate-priors.md").read_text(encoding="utf-8")
+    yield text[text.index("|") :].partition("\n\n")[0]
+
+
 def held_out_answer(rows: Rungs) -> Iterator[str]:
     """Yield how many measured values lay in their intervals, and the errors of each rule."""
     rungs = {(row["ladder"], row["size"]) for row in rows}
@@ -155,16 +160,16 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
 
 def ladders_table(rows: Rungs) -> Iterator[str]:
     """Yield a row for each ladder and commit: how many values lay in their intervals."""
-    yield ("| ladder | predicted sizes | priors | values | inside the 80 % interval | median error "
-           "factor of the best rate | commit of the predictions |")  # fmt: skip
-    yield "|---|---|---|--:|--:|--:|---|"
+    yield ("| ladder | predicted sizes | values | inside the 80 % interval | median error factor "
+           "of the best rate | commit of the predictions |")  # fmt: skip
+    yield "|---|---|--:|--:|--:|---|"
     for name, commit in dict.fromkeys((row["ladder"], row["commit"]) for row in rows):
         mine = [row for row in rows if (row["ladder"], row["commit"]) == (name, commit)]
         sizes = ", ".join(dict.fromkeys(row["size"] for row in mine))
         off = median(float(r["off"]) for r in mine if r["what"] == "best_rate" and r["measured"])
         inside = sum(row["holds"] == "True" for row in mine)
-        yield (f"| {name}, {shape_of(name)} | {mine[0]['axis']} {sizes} | {mine[0]['priors']} "
-               f"| {len(mine)} | {inside} | {off:.2f} | {commit} |")  # fmt: skip
+        yield (f"| {name}, {shape_of(name)} | {mine[0]['axis']} {sizes} | {len(mine)} | {inside} "
+               f"| {off:.2f} | {commit} |")  # fmt: skip
 
 
 def placements(names: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -261,6 +266,7 @@ def generated() -> dict[Path, str]:
     rungs = csv_rows("ladder-held-out.csv")
     texts["ladder"] = filled(texts["ladder"], "answer", held_out_answer(rungs))
     texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
+    texts["ladder"] = filled(texts["ladder"], "rate-priors", rate_priors_table())
     texts["ladder"] = filled(texts["ladder"], "ladders", ladders_table(rungs))
     beside = list(placements(dict.fromkeys(row["ladder"] for row in rungs)))
     texts["ladder"] = filled(texts["ladder"], "placements-answer", placements_answer(beside))

@@ -21,12 +21,15 @@ from magneto.lab.trend import Law, Prior, fit_law, reaches
 PLATEAU = 0.1
 RATE_MARGIN = Quantity("rate", "largest stable rate divided by best rate", 1.0, False,
                        "the best rate is above the largest stable rate")  # fmt: skip
-# Priors of the power laws. The best rate is between constant and proportional to 1/size. The loss
-# falls slowly with size. A gap between two rows may grow or shrink. The scatter of stable rates and
-# the spread and scatter of losses are such that 80 % intervals had that coverage on
-# the sizes of docs/results/ladder.md; narrower ones did not.
+# Priors of the power laws. The best rate is between constant and proportional to 1/size. Over the
+# width with the standard parametrisation it is near 1/width, the factor of Adam's rates of hidden
+# matrices in maximal update parametrisation (arXiv 2203.03466). The loss falls slowly with size. A
+# gap between two rows may grow or shrink. The scatter of stable rates and the spread and scatter of
+# losses are such that 80 % intervals had that coverage on the sizes of docs/results/ladder.md;
+# narrower ones did not.
 PRIORS = {
     "best_rate": Prior(-0.5, 0.5, 0.3),
+    "best_rate_by_width": Prior(-1.0, 0.3, 0.3),
     "stable_rate": Prior(-0.5, 0.5, 0.5),
     "loss": Prior(-0.05, 0.3, 0.02),
     "gaps": Prior(0.0, 0.02, 0.005),
@@ -34,16 +37,20 @@ PRIORS = {
 }
 
 
-def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
+def forecast(
+    rungs: Sequence[Mapping[str, Any]], size: int, rate_priors: Mapping[str, str]
+) -> dict[str, Any]:
     """Forecast the results at a larger `size` from the results at smaller sizes.
 
-    `rungs` are outputs of `read_rung`, the smallest size first.
+    `rungs` are outputs of `read_rung`, the smallest size first. `rate_priors` gives for each row
+    the key of its best rate's prior in `PRIORS`.
 
     Returns:
         "size", "from" (the smaller sizes), "priors" (of the power laws) and "rows". "rows" has
         these entries for each row that learned at every size:
 
         - "best_rate", "loss": laws (`Law`).
+        - "rate_prior": key of the best rate's prior.
         - "stable_rate": a law, or None if no rate failed.
         - "measured": the law of each quantity in `QUANTITIES`, by name.
         - "stable_below": largest stable rate at the largest size in "from".
@@ -65,8 +72,9 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
         }  # fmt: skip
         rate = results[-1]["best_rate"]["value"]
         rows[row] = {
-            **{what: law_of([(s, shown[what]) for s, shown in placed], size, PRIORS[what])
-               for what in ("best_rate", "loss")},
+            **{what: law_of([(s, shown[what]) for s, shown in placed], size, PRIORS[prior])
+               for what, prior in (("best_rate", rate_priors[row]), ("loss", "loss"))},
+            "rate_prior": rate_priors[row],
             "stable_rate": law_of(stable, size, PRIORS["stable_rate"]) if stable else None,
             "stable_below": results[-1]["largest_stable"],
             "measured": measured,

@@ -95,6 +95,16 @@ class Ladder:
         sweep = self.sweep(size, [cell.values for cell in cells])
         return [sweep.load(cell) for cell in cells]
 
+    def rate_priors(self) -> dict[str, str]:
+        """Return for each row the key of its best rate's prior in `forecast.PRIORS`."""
+        found = {}
+        for values in rows_of(self):
+            cell = Cell({**values, RATE: self.rates[0], SEED: self.seeds[0]})
+            model = self.sweep(self.sizes[0], [cell.values]).load(cell).model
+            by_width = self.axis == "width" and model.parametrization == "standard"
+            found[cell.row] = "best_rate_by_width" if by_width else "best_rate"
+        return found
+
     def forecast_file(self, folder: Path, size: int) -> Path:
         return folder / "forecasts" / f"{self.axis}-{size}.json"
 
@@ -273,7 +283,8 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
         begun = (rung_folder / SPEC_FILE).exists()
         if below and not begun and not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, plain({"commit": environment()["commit"], **forecast(below, size)}))
+            found = forecast(below, size, ladder.rate_priors())
+            write_json(file, plain({"commit": environment()["commit"], **found}))
         while sweep := next_sweep(folder, ladder, size):
             describe_rung(rung_folder, sweep, report)
             what = f"{ladder.axis} {size}: training runs"
@@ -497,7 +508,7 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     sizes = [size for size in ladder.sizes if (ladder.folder(folder, size) / RUNG_FILE).exists()]
     rungs = [read_rung(ladder.folder(folder, size), size) for size in sizes]
     add_sensitivity(rungs)
-    prediction = forecast(rungs, ladder.target)
+    prediction = forecast(rungs, ladder.target, ladder.rate_priors())
     troubles = {row: expected_failures(rungs, laws, ladder.target)
                 for row, laws in prediction["rows"].items()}  # fmt: skip
     entries = [
