@@ -118,7 +118,11 @@ def main(words: Sequence[str]) -> int:
             size: mean_time(ladder.recipes_of_first_placement(size), jobs, progress)
             for size in ladder.sizes
         }
-        training = training_in_steps(recipe, task)
+        training, *others = [training_in_steps(one, task) for one in
+                             ladder.recipes_of_first_placement(ladder.sizes[-1])]  # fmt: skip
+        if any(other.steps != training.steps for other in others):
+            raise ConfigError(["--grid makes the number of steps per epoch differ; with --budget, "
+                               "give --training.steps"])  # fmt: skip
         return fit_budget(ladder, training, timed, fewer_seeds=args.seeds is None)
 
     if budget is not None:
@@ -169,7 +173,7 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     if args.budget is not None:
         fields.setdefault("training.evaluate_limit", BATCHES)
     notes = []
-    short = args.budget is not None and "data.tokenizer" not in overrides
+    short = args.budget is not None and "data.tokenizer" not in {**overrides, **others}
     if short and recipe.task == "causal-lm" and recipe.data.tokenizer == "bpe":
         fields, notes = {**fields, **BYTES}, [BYTES_NOTE]
     return Ladder(args.recipe, fields, axis, rungs, args.target, rows, sorted(args.lrs),

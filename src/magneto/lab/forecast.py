@@ -127,6 +127,8 @@ def log_ratio(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
 def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for row, laws in prediction["rows"].items():
+        if rung["rows"][row].get("waiting"):
+            continue
         if not learned(rung, row):
             rows.append({"row": row, "what": "best_rate", **compared(laws["best_rate"], None)})
             continue
@@ -150,7 +152,8 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
 
 def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """For each row after the first, compare (its loss / the first row's loss) with the forecast."""
-    first, *others = [row for row in laws if learned(rung, row)] or [""]
+    able = [row for row in laws if learned(rung, row) and not rung["rows"][row].get("waiting")]
+    first, *others = able or [""]
     for row in others:
         law = laws[first]["gaps"][row]
         ratios = {end: math.exp(law[end]) for end in ("value", "low", "high")}
@@ -296,6 +299,11 @@ def limitations(
             f"No parabola was fitted to the losses of {', '.join(where)}, because the "
             f"best rate {reason}."
         )
+    partial = [f"{title_of(row)} at {rung['size']}" for rung in rungs
+               for row, found in rung["rows"].items()
+               if found.get("waiting") and learned(rung, row)]  # fmt: skip
+    if partial:
+        lines.append(f"Some runs of {', '.join(partial)} are missing, so these results may change.")
     for row in rungs[-1]["rows"]:
         if reasons := why_no_forecast(axis, rungs, row):
             lines.append(f"{title_of(row)} has no forecast, because it {' and '.join(reasons)}.")

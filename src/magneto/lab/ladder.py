@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -112,7 +113,8 @@ class Ladder:
         """Return the comparison at one size, with only the runs in `cells`."""
         grid = {**self.rows, RATE: [], SEED: []}
         given = {**self.overrides, **self.fitted}
-        overrides = {**given, **shape(self.recipe, given, self.axis, size)}
+        first = {name: values[0] for name, values in self.rows.items()}
+        overrides = {**given, **shape(self.recipe, {**given, **first}, self.axis, size)}
         further = [dict(cell) for cell in cells]
         return Sweep(self.recipe, overrides, grid, further=further, probed=True, race=self.race)
 
@@ -249,7 +251,8 @@ def fit_budget(
         needed = (besides + least * a_step) / capacity
         raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {least} "
                            f"steps need {needed:.1f} times this budget; choose smaller "
-                           f"--{ladder.axis}s, fewer --placements or fewer --seeds"])  # fmt: skip
+                           f"--{ladder.axis}s, fewer --placements, fewer values of --grid or "
+                           "fewer --seeds"])  # fmt: skip
     changes: dict[str, Any] = {
         "training.steps": steps,
         "training.warmup_steps": round(training.warmup_steps * steps / training.steps),
@@ -488,6 +491,15 @@ def afforded(
     return order[: max(count, least)] or unfinished(ladder.folder(folder, size))
 
 
+def count_open_runs(folder: Path, ladder: Ladder, size: int) -> dict[str, Counter[str]]:
+    """Return the numbers of next runs and of runs that the budget leaves out, for each row."""
+    cells = missing_cells(folder, ladder, size)
+    waiting = afforded(folder, ladder, size, cells)
+    left_out = [cell for cell in cells if cell not in waiting]
+    return {name: Counter(Cell(values).row for values in some)
+            for name, some in (("waiting", waiting), ("left_out", left_out))}  # fmt: skip
+
+
 def unfinished(rung_folder: Path) -> list[dict[str, Any]]:
     if not (rung_folder / SPEC_FILE).exists():
         return []
@@ -507,6 +519,11 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
     """
     sizes = [size for size in ladder.sizes if (ladder.folder(folder, size) / RUNG_FILE).exists()]
     rungs = [read_rung(ladder.folder(folder, size), size) for size in sizes]
+    for rung in rungs:
+        counts = count_open_runs(folder, ladder, rung["size"])
+        for row, part in rung["rows"].items():
+            part |= {name: count[row] for name, count in counts.items()}
+    parts = [part for rung in rungs for part in rung["rows"].values()]
     add_sensitivity(rungs)
     prediction = forecast(rungs, ladder.target, ladder.rate_priors())
     troubles = {row: expected_failures(rungs, laws, ladder.target)
@@ -517,10 +534,9 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
         if (file := ladder.forecast_file(folder, rung["size"])).exists()
         for entry in held_out(rung, read_object(file, "rows", "from"))
     ]
-    waiting = sum(len(missing_cells(folder, ladder, size)) for size in sizes)
     open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
-    if ladder.capacity and waiting:
-        open_points.append(f"The budget was too short for {waiting} further runs, which would make "
+    if further := sum(part["left_out"] for part in parts):
+        open_points.append(f"The budget was too short for {further} further runs, which would make "
                            "the best rates and the largest stable rates more precise.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
@@ -539,7 +555,7 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
         "seeds": ladder.seeds,
         "overrides": without_places({**ladder.overrides, **ladder.fitted}),
         "notes": ladder.notes,
-        "complete": len(sizes) == len(ladder.sizes) and (bool(ladder.capacity) or not waiting),
+        "complete": len(sizes) == len(ladder.sizes) and not any(part["waiting"] for part in parts),
         "cells": len(cells),
         "hours": sum(sum(seconds_of(ladder.folder(folder, size))) for size in sizes) / 3600,
         "rungs": rungs,

@@ -128,8 +128,9 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
         return found["status"], found["reason"]
     metrics, curve = found["metrics"], found["curve"]
     score = metrics.get(judge.metric)
-    if score is None or not math.isfinite(score):
-        return DIVERGED, f"the final {judge.metric} is not finite"
+    for name, value in ((judge.metric, score), ("loss", metrics.get("loss", 0.0))):
+        if value is None or not math.isfinite(value):
+            return DIVERGED, f"the final {name} is not finite"
     losses = [metrics.get("loss")]
     if judge.metric != "loss" and curve:
         losses.append(curve[-1][1])

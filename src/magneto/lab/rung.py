@@ -75,7 +75,8 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
         scored = [score_cell(rung_folder, cell, judge) for cell in cells]
         if any(cell.score is not None and cell.loss is None for cell in scored):
             raise ConfigError(["a ladder compares validation losses, but the task's metrics "
-                               "contain no 'loss'; add it to the result of summarise"])  # fmt: skip
+                               "contain no 'loss'; add it to the result of summarise, and choose "
+                               "another --out"])  # fmt: skip
         shown = sum_up(scored)
         at_best = [c for c in cells if shown and float(c.values[RATE]) == shown["best_tried"]]
         readings = [read_probe(cell_directory(rung_folder, cell)) for cell in at_best]
@@ -243,6 +244,7 @@ def learned(rung: Mapping[str, Any], row: str) -> bool:
 
 def why_no_best_rate(found: Mapping[str, Any] | None) -> str:
     """Say why a row has no best rate at a size, from its results there (None without any)."""
-    if found is None or any(cell["status"] == MISSING for cell in found["cells"]):
+    if found is None or found.get("waiting"):
         return "is unfinished"
-    return "did not learn"
+    allowed = " at the rates that the budget allowed" if found.get("left_out") else ""
+    return f"did not learn{allowed}"

@@ -76,7 +76,7 @@ def test_a_budget_is_for_all_jobs_and_may_leave_seeds_out(
     monkeypatch.setattr(ladder, "fit_budget", fit := MagicMock())
     monkeypatch.setattr(ladder, "read_ladder", lambda folder: Namespace(seeds=[1]))
     monkeypatch.setattr(sweep, "prepare_task", lambda recipe, _: recipe.model.width)
-    monkeypatch.setattr(sweep, "training_in_steps", lambda recipe, task: task)
+    monkeypatch.setattr(sweep, "training_in_steps", lambda recipe, task: Namespace(steps=task))
     monkeypatch.setattr("magneto.commands.ladder.time_cell", time_cell)
     plain = WORDS.replace("--seeds 1 ", "").replace("--model.layers 1", "--grid model.layers=1,3")
     words = [*plain.split(), "--out", tmp_path, "--budget", "10s"]
@@ -84,8 +84,20 @@ def test_a_budget_is_for_all_jobs_and_may_leave_seeds_out(
         if seeds == [1]:  # a ladder that began with fewer seeds
             (tmp_path / ladder.LADDER_FILE).touch()
         assert f" {0.8 * 10 * 3:g} {seeds}" in refused(capsys, *words, "--jobs", 3, *more.split())
-        assert fit.call_args.args[1:] == (32, {16: (2 * 16, 3), 32: (2 * 32, 3)})
+        timed = {16: (2 * 16, 3), 32: (2 * 32, 3)}
+        assert fit.call_args.args[1:] == (Namespace(steps=32), timed)
         assert fit.call_args.kwargs == {"fewer_seeds": not more}
+
+
+def test_a_budget_gives_every_run_the_same_number_of_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magneto.commands.ladder.time_cell", lambda *_: (0.01, 0.1))
+    words = WORDS.replace("--training.steps 8 --training.batch_size 16", "--training.epochs 1")
+    given = [*words.split(), "--grid", "training.batch_size=16,64", "--budget", "1h"]
+    answered = refused(capsys, *given, "--out", tmp_path / "x")
+    assert "--grid makes the number of steps per epoch differ" in answered
+    assert not (tmp_path / "x").exists()
 
 
 if __name__ == "__main__":

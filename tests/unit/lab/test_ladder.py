@@ -55,7 +55,15 @@ from magneto.lab.ladder import (
 from magneto.lab.outcome import Scored
 from magneto.lab.report.ladder import draw_over_size, table_rows, write_ladder
 from magneto.lab.report.plot import Plot, series_of
-from magneto.lab.rung import AT_EDGE, BETWEEN, ONE_SEED, add_sensitivity, sensitivity, sum_up
+from magneto.lab.rung import (
+    AT_EDGE,
+    BETWEEN,
+    ONE_SEED,
+    add_sensitivity,
+    sensitivity,
+    sum_up,
+    why_no_best_rate,
+)
 from magneto.lab.update import MeasuredOptimizer, Reading, Update
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
@@ -400,6 +408,10 @@ def test_shapes_keep_the_recipes_heads_and_ratio() -> None:
     assert shape("translation/tiny", {}, "depth", 9) == {
         "model.encoder_layers": 9, "model.decoder_layers": 9,
     }  # fmt: skip
+    # 12 heads fit into the widths of the rows, and not into the recipe's.
+    wide = made([2, 4], axis="depth", overrides={**SMALL, "model.heads": "12"},
+                rows={"model.width": ["96", "192"]})  # fmt: skip
+    assert wide.first_recipe(2).model.width == 96
 
 
 def test_only_the_best_rate_over_the_standard_width_is_expected_to_fall_as_one_over_it() -> None:
@@ -518,6 +530,8 @@ def test_options_of_a_ladder_with_a_budget() -> None:
     assert (found.axis, found.sizes, found.target, found.race) == ("width", [32, 64], 128, True)
     assert (found.rates, found.seeds, len(found.notes)) == ([1e-3, 1e-2], [1, 3], 1)
     assert found.rows == {"model.layers": ["2", "3"], PLACEMENT: ["sub"]}
+    own = [*words.split(), "--grid", "data.tokenizer=bpe"]
+    assert not read_ladder_options(*parser().parse_with_overrides(own)).notes
 
 
 @pytest.mark.parametrize(
@@ -611,7 +625,7 @@ def test_a_ladder_is_begun_once_by_two_machines(tmp_path: Path, invented: list[s
 
 
 def test_a_size_that_is_not_finished_ends_the_ladder_for_now(
-    tmp_path: Path, invented: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, invented: list[str], monkeypatch: pytest.MonkeyPatch, without_rendering: None
 ) -> None:
     ladder = made([64, 128])
     with monkeypatch.context() as stopped:
@@ -619,14 +633,41 @@ def test_a_size_that_is_not_finished_ends_the_ladder_for_now(
         assert not run_ladder(tmp_path, ladder, 1, QUIET)
     assert [rung.name for rung in tmp_path.glob("rungs/*")] == ["width-64"]
     assert run_ladder(tmp_path, ladder, 1, QUIET)
-    for path in tmp_path.glob("rungs/width-128/cells/*=sub,*/outcome.json"):
+    own = {*tmp_path.glob("rungs/width-128/cells/*=sub,*/outcome.json")}
+    (kept,) = (path for path in own if path.parent.name.endswith("=0.003,seed=1"))
+    for path in own - {kept}:
         path.unlink()
     found = collect_ladder(tmp_path, ladder, "")
-    assert re.search(r"Sub-LN .* is unfinished +no forecast$", table(found))
-    assert "because it is unfinished at width 128." in " ".join(found["limitations"])
+    assert "Some runs of Sub-LN at 128 are missing" in " ".join(found["limitations"])
+    kept.unlink()
+    rich = replace(ladder, capacity=1e6, seconds={"64": 2.0, "128": 2.0})
+    for one in (ladder, rich):
+        found = collect_ladder(tmp_path, one, "")
+        assert re.search(r"Sub-LN .* is unfinished +no forecast$", table(found))
+        assert "because it is unfinished at width 128." in " ".join(found["limitations"])
+        assert "budget" not in " ".join(found["limitations"]) and not found["complete"]
+        assert {entry["row"] for entry in found["held_out"]} == {"pre"}
+    write_ladder(found, tmp_path)
+    assert "The ladder is incomplete" in (tmp_path / "report.md").read_text()
     for path in tmp_path.glob("rungs/width-*/cells/*/outcome.json"):
         path.unlink()
-    assert "no row has a best rate" in collect_ladder(tmp_path, ladder, "")["answer"][0]
+    found = collect_ladder(tmp_path, ladder, "")
+    assert "no row has a best rate" in found["answer"][0] and not found["held_out"]
+    write_ladder(found, tmp_path)
+    assert "baseline's by" not in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (None, "is unfinished"),
+        ({"waiting": 1, "left_out": 1}, "is unfinished"),
+        ({"waiting": 0, "left_out": 1}, "did not learn at the rates that the budget allowed"),
+        ({"waiting": 0, "left_out": 0}, "did not learn"),
+    ],
+)
+def test_a_row_that_may_still_learn_is_not_said_to_have_failed(part: Any, reason: str) -> None:
+    assert why_no_best_rate(part) == reason
 
 
 def test_a_task_without_a_loss_is_refused(tmp_path: Path, invented: list[str]) -> None:

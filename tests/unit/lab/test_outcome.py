@@ -47,6 +47,15 @@ def test_what_became_of_a_run(
     assert bool(reason) == (expected != "finished")
 
 
+@pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
+def test_a_good_score_with_an_infinite_loss_has_diverged(loss: float | None) -> None:
+    found = ended(loss) | {"metrics": {"accuracy": 0.9, "loss": loss}}
+    assert verdict(found, Judge("accuracy", True, 0.1), 8.0)[0] == "diverged"
+    assert verdict(found | {"metrics": {"accuracy": 0.9}}, Judge("accuracy", True, 0.1), 8.0)[
+        0
+    ] == ("finished")
+
+
 @pytest.mark.parametrize(
     ("score", "baseline", "learned"),
     [(0.52, 0.5, True), (0.505, 0.5, False), (0.03, 0.0, True), (0.01, 0.0, False),

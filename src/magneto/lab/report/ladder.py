@@ -118,6 +118,8 @@ def baseline_note(found: Found) -> str:
         return note
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
               for row, part in last["rows"].items() if "loss" in part]  # fmt: skip
+    if not shares:
+        return note
     return (f"{note}The trivial baseline's loss is {last['baseline_loss']:.4g}. At the largest "
             f"size the loss is lower than the baseline's by {', '.join(shares)}.")  # fmt: skip
 
