@@ -287,21 +287,19 @@ def limitations(
     if far > 4:
         lines.append(f"The target is {far:.3g} times the largest trained size. No power law is "
                      "known to hold that far.")  # fmt: skip
+    learned_at = [(f"{title_of(row)} at {rung['size']}", rung, found) for rung in rungs
+                  for row, found in rung["rows"].items() if learned(rung, row)]  # fmt: skip
     edges: dict[str, list[str]] = {}
-    for rung in rungs:
-        for row, found in rung["rows"].items():
-            if found.get("edge"):
-                edges.setdefault(found["edge"], []).append(f"{title_of(row)} at {rung['size']}")
-    for edge, where in edges.items():
+    for where, _, found in learned_at:
+        edges.setdefault(found["edge"], []).append(where)
+    for edge in sorted(edges.keys() - {""}):
         reason = ("is the largest at which every seed learned" if edge == "stability"
                   else f"is the {edge} tested rate")  # fmt: skip
         lines.append(
-            f"No parabola was fitted to the losses of {', '.join(where)}, because the "
+            f"No parabola was fitted to the losses of {', '.join(edges[edge])}, because the "
             f"best rate {reason}."
         )
-    partial = [f"{title_of(row)} at {rung['size']}" for rung in rungs
-               for row, found in rung["rows"].items()
-               if found.get("waiting") and learned(rung, row)]  # fmt: skip
+    partial = [where for where, _, found in learned_at if found.get("waiting")]
     if partial:
         lines.append(f"Some runs of {', '.join(partial)} are missing, so these results may change.")
     for row in rungs[-1]["rows"]:
@@ -320,19 +318,15 @@ def limitations(
     if disagree:
         lines.append("For these pairs, the forecast losses and the forecast ratio of the losses "
                      f"disagree on which loss is lower: {', '.join(disagree)}.")  # fmt: skip
-    seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
-                default=0)  # fmt: skip
+    seeds = min((found["seeds"] for _, _, found in learned_at), default=0)
     if seeds == 1:
         lines.append("One seed gives no measure of noise, so intervals assume a noise level.")
     if seeds:
         lines.append("The true limit of stability lies between a row's largest stable rate and the "
                      "next larger tested rate. Rates other than the best and its neighbours may "
                      "have been tested with a single seed.")  # fmt: skip
-    near = [f"{title_of(row)} at {rung['size']}"
-            for rung in rungs if rung["baseline_loss"]
-            for row, found in rung["rows"].items()
-            if "loss" in found and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]
-            ]  # fmt: skip
+    near = [where for where, rung, found in learned_at if rung["baseline_loss"]
+            and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]]  # fmt: skip
     if near:
         lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's loss: "
                      f"{', '.join(near)}. Such losses show only which row starts to "
