@@ -115,8 +115,10 @@ def held_out(out: Path) -> list[dict[str, Any]]:
         for entry in found["held_out"]:
             forecast = read_json(out / name / "forecasts" / f"{found['axis']}-{entry['size']}.json")
             off = [rate["off"] for rate in entry.get("trivial_rates", {}).values()] or ["", ""]
-            key = {"best_rate": keys[entry["row"]], "gap": "gaps"}.get(entry["what"], entry["what"])
-            same = forecast["priors"].get(key) == asdict(PRIORS[key])
+            rates = entry["what"] == "best_rate"
+            key = keys[entry["row"]] if rates else {"gap": "gaps"}.get(entry["what"], entry["what"])
+            used = forecast["rows"][entry["row"]]["rate_prior"] if rates else key
+            same = used == key and forecast["priors"][key] == asdict(PRIORS[key])
             rows.append({**entry, "ladder": name, "axis": found["axis"],
                          "from": " ".join(map(str, entry["from"])), "commit": forecast["commit"],
                          "priors": "today's" if same else "earlier",

@@ -127,6 +127,10 @@ def rate_priors_table() -> Iterator[str]:
     yield text[text.index("|") :].partition("\n\n")[0]
 
 
+HELD_TITLES = {"best_rate": "measured best rates", "loss": "losses",
+               "stable_rate": "largest stable rates"}  # fmt: skip
+
+
 def held_out_answer(rows: Rungs) -> Iterator[str]:
     """Yield how many measured values lay in their intervals, and the errors of each rule."""
     rungs = {(row["ladder"], row["size"]) for row in rows}
@@ -136,17 +140,16 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
         "before training."
     )
     for priors in ("today's", "earlier"):
-        held = {}
+        held = []
         for what in ("best_rate", "loss", "stable_rate"):
             mine = [row for row in rows if (row["what"], row["priors"]) == (what, priors)]
-            held[what] = f"{sum(row['holds'] == 'True' for row in mine)} of {len(mine)}"
-        if not mine:
-            yield f"No size was predicted with {priors} priors yet."
-            continue
-        yield (
-            f"With {priors} priors, {held['best_rate']} measured best rates, {held['loss']} losses "
-            f"and {held['stable_rate']} largest stable rates lay in their predicted 80 % intervals."
-        )
+            if mine:
+                inside = sum(row["holds"] == "True" for row in mine)
+                held.append(f"{inside} of {len(mine)} {HELD_TITLES[what]}")
+        if held:
+            *some, last = held
+            listed = f"{', '.join(some)} and {last}" if some else last
+            yield f"With {priors} priors, {listed} lay in their predicted 80 % intervals."
     rates = [row for row in rows if row["what"] == "best_rate" and row["measured"]]
     off, below, inverse = (median(float(row[name]) for row in rates)
                            for name in ("off", "off_below", "off_inverse"))  # fmt: skip

@@ -101,8 +101,12 @@ class Ladder:
         found = {}
         for values in rows_of(self):
             cell = Cell({**values, RATE: self.rates[0], SEED: self.seeds[0]})
-            model = self.sweep(self.sizes[0], [cell.values]).load(cell).model
-            by_width = self.axis == "width" and model.parametrization == "standard"
+            recipe = self.sweep(self.sizes[0], [cell.values]).load(cell)
+            adam = (recipe.model.parametrization, recipe.training.optimizer) == (
+                "standard",
+                "adamw",
+            )
+            by_width = self.axis == "width" and adam
             found[cell.row] = "best_rate_by_width" if by_width else "best_rate"
         return found
 

@@ -421,6 +421,9 @@ def test_only_the_best_rate_over_the_standard_width_is_expected_to_fall_as_one_o
     assert widths.rate_priors() == {
         "pre,parametrization=standard": "best_rate_by_width", "pre,parametrization=mup": "best_rate"
     }  # fmt: skip
+    sgd = made([64, 128], rows={PLACEMENT: ["pre"]},
+               overrides={**SMALL, "training.optimizer": "sgd"})  # fmt: skip
+    assert sgd.rate_priors() == {"pre": "best_rate"}
     depths = made([2, 4], axis="depth").rate_priors()
     assert depths == {"pre": "best_rate", "sub": "best_rate"}
 
