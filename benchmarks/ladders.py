@@ -62,7 +62,7 @@ LADDERS = {
     "translation-width-18": f"{PAIRS} --model.encoder_layers 18 --model.decoder_layers 18 "
     "--widths 32,64,128,256 --target 512 --seeds 1,2,3",
     "translation-width-18-french": f"{PAIRS} --data.source builtin:phrases:fr,en "
-    "--model.encoder_layers 18 --model.decoder_layers 18 --widths 32,64,128 --target 512 "
+    "--model.encoder_layers 18 --model.decoder_layers 18 --widths 32,64,128,256 --target 512 "
     "--seeds 1,2,3",
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
