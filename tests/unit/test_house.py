@@ -13,11 +13,11 @@ from tests.unit.test_imports import FILES, module_name
 ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
-    "lines of source": 47_429,
-    "lines of tests": 34_629,
-    "lines of benchmarks": 4_555,
-    "modules": 154,
-    "modules with one importer": 23,
+    "lines of source": 47_543,
+    "lines of tests": 34_733,
+    "lines of benchmarks": 4_707,
+    "modules": 155,
+    "modules with one importer": 22,
     "modules that causal_lm loads": 25,
     "modules that vision-language pre-training loads": 42,
 }
