@@ -90,18 +90,19 @@ class Ladder:
 
     def recipes_of_first_placement(self, size: int) -> list[Recipe]:
         """Return a recipe for each combination of the other varied fields."""
-        rows = rows_of(self)
-        mine = [row for row in rows if row.get(PLACEMENT) == rows[0].get(PLACEMENT)]
-        cells = [Cell({**row, RATE: self.rates[0], SEED: self.seeds[0]}) for row in mine]
-        sweep = self.sweep(size, [cell.values for cell in cells])
-        return [sweep.load(cell) for cell in cells]
+        cells, sweep = self.first_cells(), self.sweep(size, [])
+        placement = cells[0].values.get(PLACEMENT)
+        return [sweep.load(cell) for cell in cells if cell.values.get(PLACEMENT) == placement]
+
+    def first_cells(self) -> list[Cell]:
+        """Return a run of each row, with the first rate and the first seed."""
+        return [Cell({**row, RATE: self.rates[0], SEED: self.seeds[0]}) for row in rows_of(self)]
 
     def rate_priors(self) -> dict[str, str]:
         """Return for each row the key of its best rate's prior in `forecast.PRIORS`."""
-        found = {}
-        for values in rows_of(self):
-            cell = Cell({**values, RATE: self.rates[0], SEED: self.seeds[0]})
-            recipe = self.sweep(self.sizes[0], [cell.values]).load(cell)
+        found, sweep = {}, self.sweep(self.sizes[0], [])
+        for cell in self.first_cells():
+            recipe = sweep.load(cell)
             adam = (recipe.model.parametrization, recipe.training.optimizer) == (
                 "standard",
                 "adamw",
@@ -164,8 +165,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
         FileExistsError: If the folder is not empty and contains no ladder.
     """
     for size in ladder.sizes:
-        first = [{**row, RATE: ladder.rates[0], SEED: ladder.seeds[0]} for row in rows_of(ladder)]
-        load_cells(ladder.sweep(size, first))
+        load_cells(ladder.sweep(size, [cell.values for cell in ladder.first_cells()]))
     path = folder / LADDER_FILE
     if path.exists():
         known = read_ladder(folder)
