@@ -129,11 +129,16 @@ def held_out(out: Path) -> list[dict[str, Any]]:
 def published_elsewhere(out: Path) -> Iterator[dict[str, Any]]:
     """Yield the published rows of ladders that have no page in `out`."""
     here = {name for name, _ in pages(out)}
-    with (RESULTS / "ladder-held-out.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["ladder"] not in here:
-                numbers = {name: float(row[name]) if row[name] else "" for name in NUMBERS}
-                yield {**row, **numbers, "holds": row["holds"] == "True"}
+    for row in read_rows(RESULTS / "ladder-held-out.csv"):
+        if row["ladder"] not in here:
+            numbers = {name: float(row[name]) if row[name] else "" for name in NUMBERS}
+            yield {**row, **numbers, "holds": row["holds"] == "True"}
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by the names of its columns."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def pages(out: Path) -> Iterator[tuple[str, dict[str, Any]]]:

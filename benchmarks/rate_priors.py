@@ -11,15 +11,14 @@ command reads benchmarks/results/ladder-NAME.csv and writes benchmarks/results/r
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from benchmarks.ladders import LADDERS, RESULTS, ladder_of
+from benchmarks.ladders import LADDERS, RESULTS, ladder_of, read_rows
 from magneto.functional.statistics import t_quantile
-from magneto.lab.forecast import PRIORS
+from magneto.lab.forecast import PRIORS, error_factor
 from magneto.lab.rung import AT_EDGE, BETWEEN
 from magneto.lab.trend import LEVEL, Prior, fit_law
 
@@ -44,7 +43,7 @@ class Held:
     below: list[tuple[float, float, float]]
 
     def off(self, prior: Prior) -> float:
-        return factor(fit_law(self.below, self.size, prior)["value"], self.rate)
+        return error_factor(fit_law(self.below, self.size, prior)["value"], self.rate)
 
     def holds(self, prior: Prior) -> bool:
         law = fit_law(self.below, self.size, prior)
@@ -52,11 +51,7 @@ class Held:
 
     def off_by_rules(self) -> tuple[float, float]:
         size, rate, _ = self.below[-1]
-        return factor(rate, self.rate), factor(rate * size / self.size, self.rate)
-
-
-def factor(one: float, other: float) -> float:
-    return math.exp(abs(math.log(one / other)))
+        return error_factor(rate, self.rate), error_factor(rate * size / self.size, self.rate)
 
 
 def held_rates() -> Iterator[Held]:
@@ -64,12 +59,11 @@ def held_rates() -> Iterator[Held]:
     for name in LADDERS:
         ladder = ladder_of(name)
         keys, points = ladder.rate_priors(), dict[str, list[tuple[float, float, float]]]()
-        with (RESULTS / f"ladder-{name}.csv").open(encoding="utf-8", newline="") as file:
-            for line in csv.DictReader(file):
-                if (line["what"], line["kind"]) == ("best_rate", "measured"):
-                    low, rate, high = (float(line[end]) for end in ("low", "value", "high"))
-                    point = float(line["size"]), rate, error(low, high, len(ladder.seeds))
-                    points.setdefault(line["row"], []).append(point)
+        for line in read_rows(RESULTS / f"ladder-{name}.csv"):
+            if (line["what"], line["kind"]) == ("best_rate", "measured"):
+                low, rate, high = (float(line[end]) for end in ("low", "value", "high"))
+                point = float(line["size"]), rate, error(low, high, len(ladder.seeds))
+                points.setdefault(line["row"], []).append(point)
         for row, known in points.items():
             for number, (size, rate, _) in list(enumerate(known))[1:]:
                 yield Held(name, ladder.axis, keys[row], int(size), rate, known[:number])
@@ -92,7 +86,10 @@ def table(every: Sequence[Held]) -> Iterator[str]:
     yield "|---|--:|--:|--:|--:|--:|"
     groups = {name: [held for held in every if (held.axis, held.prior) == group]
               for name, group in GROUPS.items()}  # fmt: skip
-    for name, mine in {**groups, "all": every}.items():
+    standard = next(iter(groups))
+    several = {f"{standard}, from two or more sizes":
+               [held for held in groups[standard] if len(held.below) > 1]}  # fmt: skip
+    for name, mine in {**groups, **several, "all": every}.items():
         first, second = zip(*(held.off_by_rules() for held in mine), strict=True)
         yield (f"| {name} | {len(mine)} | {tested(mine, lambda held: EARLIER)} "
                f"| {tested(mine, lambda held: PRIORS[held.prior])} "

@@ -8,7 +8,6 @@ benchmarks/results. A page's figure shows the first table of the page.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import sys
@@ -16,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median, pvariance
 from typing import Any
 
 DOCS = Path(__file__).parent
@@ -31,12 +30,13 @@ from benchmarks.bench_tables import (  # noqa: E402
     scaling_conditions,
     slopes_table,
 )
-from benchmarks.ladders import shape_of  # noqa: E402
+from benchmarks.ladders import RESULTS, read_rows, shape_of  # noqa: E402
 from magneto.files import read_json  # noqa: E402
+from magneto.functional.statistics import t_quantile  # noqa: E402
 from magneto.lab.forecast import percent  # noqa: E402
+from magneto.lab.trend import LEVEL  # noqa: E402
 from magneto.theory.placement import find_placement  # noqa: E402
 
-RESULTS = DOCS.parent / "benchmarks" / "results"
 # Columns of the table of steps, as the beginnings of the contenders' names.
 PEERS = ("plain torch", "transformers", "torchscale", "x-transformers")
 Rungs = list[dict[str, str]]
@@ -112,11 +112,6 @@ def growth_table(found: dict[str, Any]) -> Iterator[str]:
     yield f"Machine and versions: {scaling_conditions(found)}"
 
 
-def csv_rows(name: str) -> list[dict[str, str]]:
-    with (RESULTS / name).open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def held_out_table() -> Iterator[str]:
     text = (RESULTS / "ladder-held-out.md").read_text(encoding="utf-8")
     yield text[text.index("|") :].rstrip()
@@ -178,11 +173,11 @@ def ladders_table(rows: Rungs) -> Iterator[str]:
 def placements(names: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield Sub-LN beside Pre-LN in every ladder, in standard parametrisation.
 
-    "gaps" are logarithms of Sub-LN's loss over Pre-LN's by size, "change" is the change of the gap
-    per factor of e in size with its interval. "stable" has nan where no rate failed.
+    "gaps" are logarithms of Sub-LN's loss over Pre-LN's by size, "change" is the slope of a line
+    through them per factor of e in size, with its interval. "stable" has nan where no rate failed.
     """
     for name in names:
-        lines = csv_rows(f"ladder-{name}.csv")
+        lines = read_rows(RESULTS / f"ladder-{name}.csv")
         rows = [next(line["row"] for line in lines if line["row"].split(",")[0] == one)
                 for one in ("pre", "sub")]  # fmt: skip
         known = {(line["row"], line["what"], line["size"]): line for line in lines}
@@ -190,15 +185,25 @@ def placements(names: Iterable[str]) -> Iterator[dict[str, Any]]:
         target = lines[-1]["size"]
         laws = [known[row, "best_rate", target] for row in rows]
         stable = [known.get((row, "stable_rate", sizes[-1])) for row in rows]
-        trend = known[rows[1], "gap", target]
+        gaps = [math.log(float(known[rows[1], "gap", size]["value"])) for size in sizes]
         yield {
             "name": f"{name}, {shape_of(name)}, {lines[0]['axis']} {', '.join(sizes)}",
-            "gaps": [math.log(float(known[rows[1], "gap", size]["value"])) for size in sizes],
-            "change": [float(trend[f"exponent{end}"]) for end in ("", "_low", "_high")],
+            "gaps": gaps,
+            "change": slope([math.log(float(size)) for size in sizes], gaps),
             "stable": [float(line["low"]) if line else math.nan for line in stable],
             "exponents": [[float(law[f"exponent{end}"]) for end in ("", "_low", "_high")]
                           for law in laws],
         }  # fmt: skip
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """Return the slope of a line by least squares, and the ends of its interval."""
+    fit = linear_regression(x, y)
+    residue = sum((b - fit.slope * a - fit.intercept) ** 2 for a, b in zip(x, y, strict=True))
+    freedom = len(x) - 2
+    error = math.sqrt(residue / freedom / (pvariance(x) * len(x)))
+    half = t_quantile((1 + LEVEL) / 2, freedom) * error
+    return [fit.slope, fit.slope - half, fit.slope + half]
 
 
 def placements_answer(found: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -235,7 +240,9 @@ def placements_table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def rows_table(name: str) -> Iterator[str]:
     """Yield a line for each size and placement of a ladder. Intervals of losses are 80 %."""
-    lines = [line for line in csv_rows(f"ladder-{name}.csv") if line["kind"] == "measured"]
+    lines = [
+        line for line in read_rows(RESULTS / f"ladder-{name}.csv") if line["kind"] == "measured"
+    ]
     known = {(line["size"], line["row"], line["what"]): line for line in lines}
     yield f"| {lines[0]['axis']} | placement | loss | best rate | largest stable rate |"
     yield "|--:|---|--:|--:|--:|"
@@ -248,6 +255,49 @@ def rows_table(name: str) -> Iterator[str]:
         yield (f"| {size} | {find_placement(row).title} | {loss['value']:.3f} "
                f"({loss['low']:.3f} to {loss['high']:.3f}) | {best['value']:.2g} "
                f"| {stable['low']:g} |")  # fmt: skip
+
+
+def parametrizations_table(name: str) -> Iterator[str]:
+    """Yield the best rates of a ladder whose rows differ in placement and parametrisation."""
+    lines = read_rows(RESULTS / f"ladder-{name}.csv")
+    known = {(line["row"], line["size"]): line for line in lines if line["what"] == "best_rate"}
+    *sizes, target = dict.fromkeys(line["size"] for line in lines)
+    yield f"| | {' | '.join(f'width {size}' for size in sizes)} | power of the width |"
+    yield f"|---|{'--:|' * (len(sizes) + 1)}"
+    for row in sorted(dict.fromkeys(row for row, _ in known), key=lambda row: row.split(",")[0]):
+        placement, _, how = row.partition(",parametrization=")
+        rates = [interval(known[row, size], ".2g") for size in sizes]
+        yield (f"| {find_placement(placement).title}, {how} | {' | '.join(rates)} "
+               f"| {interval(known[row, target], '.2f', 'exponent')} |")  # fmt: skip
+
+
+def both_parametrizations_table(names: Sequence[str]) -> Iterator[str]:
+    """Yield the exponents and the losses of two ladders that differ in the parametrisation.
+
+    `names` are the ladders with the standard parametrisation and with mup. The losses are those
+    of the largest size of the second ladder.
+    """
+    known = [{(line["row"], line["what"], line["size"]): line for line in read_rows(RESULTS / file)}
+             for file in (f"ladder-{name}.csv" for name in names)]  # fmt: skip
+    sizes = [list(dict.fromkeys(size for _, _, size in lines)) for lines in known]
+    last, hows = sizes[1][-2], ("standard", "mup")
+    powers = [f"power of the width, {how}, widths {some[0]} to {some[-2]}"
+              for how, some in zip(hows, sizes, strict=True)]  # fmt: skip
+    losses = [f"loss at width {last}, {how}" for how in hows]
+    yield f"| | {' | '.join([*powers, *losses])} |"
+    yield "|---|--:|--:|--:|--:|"
+    for row in dict.fromkeys(row for row, _, _ in known[1]):
+        laws = [interval(lines[row, "best_rate", some[-1]], ".2f", "exponent")
+                for lines, some in zip(known, sizes, strict=True)]  # fmt: skip
+        at = [interval(lines[row, "loss", last], ".3f") for lines in known]
+        yield f"| {find_placement(row).title} | {' | '.join([*laws, *at])} |"
+
+
+def interval(line: dict[str, str], digits: str, what: str = "") -> str:
+    """Return a value, or with "exponent" the exponent of its law, and its 80 % interval."""
+    ends = [f"{what}{end}" for end in ("", "_low", "_high")] if what else ["value", "low", "high"]
+    value, low, high = (format(float(line[end]), digits) for end in ends)
+    return f"{value} ({low} to {high})"
 
 
 def filled(page: str, name: str, lines: Iterator[str]) -> str:
@@ -266,7 +316,7 @@ def generated() -> dict[Path, str]:
     texts["speed"] = filled(texts["speed"], "steps", steps_table(bench))
     texts["speed"] = filled(texts["speed"], "shapes", shapes_table(bench))
     texts["speed"] = filled(texts["speed"], "growth", growth_table(grown))
-    rungs = csv_rows("ladder-held-out.csv")
+    rungs = read_rows(RESULTS / "ladder-held-out.csv")
     texts["ladder"] = filled(texts["ladder"], "answer", held_out_answer(rungs))
     texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
     texts["ladder"] = filled(texts["ladder"], "rate-priors", rate_priors_table())
@@ -275,6 +325,9 @@ def generated() -> dict[Path, str]:
     texts["ladder"] = filled(texts["ladder"], "placements-answer", placements_answer(beside))
     texts["ladder"] = filled(texts["ladder"], "placements", placements_table(beside))
     texts["ladder"] = filled(texts["ladder"], "four-placements", rows_table("text-width-24"))
+    texts["ladder"] = filled(texts["ladder"], "mup", parametrizations_table("text-width-mup"))
+    pair = both_parametrizations_table(("text-width-24", "text-width-24-mup"))
+    texts["ladder"] = filled(texts["ladder"], "mup-24", pair)
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
     draws |= {
         "probe": partial(bars, *first_table(texts["probe"]), "runs"),

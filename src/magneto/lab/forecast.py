@@ -141,7 +141,7 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
             entry = {"row": row, "what": what, **compared(laws[what], truth)}
             if what == "best_rate":
                 entry["trivial_rates"] = {
-                    name: {"value": rate, "off": math.exp(abs(math.log(rate / truth)))}
+                    name: {"value": rate, "off": error_factor(rate, truth)}
                     for name, rate in laws["trivial_rates"].items()
                 }
             rows.append(entry)
@@ -168,8 +168,12 @@ def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
     found = {"value": value, "low": low, "high": high, "measured": truth, "holds": False}
     if truth is None:
         return found
-    off = math.exp(abs(math.log(value / truth)))
-    return {**found, "holds": low <= truth <= high, "off": off}
+    return {**found, "holds": low <= truth <= high, "off": error_factor(value, truth)}
+
+
+def error_factor(value: float, truth: float) -> float:
+    """Return the larger of two positive numbers divided by the smaller."""
+    return max(value, truth) / min(value, truth)
 
 
 def expected_failures(

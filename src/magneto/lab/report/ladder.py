@@ -113,7 +113,9 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
 def baseline_note(found: Found) -> str:
     last = found["rungs"][-1]
     note = ("The loss is the validation loss at the best rate, according to the fitted parabola. "
-            "Comparisons of rows are paired by seed. ")  # fmt: skip
+            "Comparisons of rows are paired by seed. Their trends have the prior 0 ± "
+            f"{found['forecast']['priors']['gaps']['spread']:.0%}, so large trends appear too "
+            "small. ")  # fmt: skip
     if not last.get("baseline_loss"):
         return note
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
