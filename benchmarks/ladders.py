@@ -70,7 +70,6 @@ LADDERS = {
     "--widths 32,64,128,256 --target 512",
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
-    # Width 512 was trained for Pre-LN and Sub-LN only.
     "text-width-24": f"{DEEP} --widths 32,64,128,256,512 --target 1024",
     "text-width-24-mup": f"{DEEP} --model.parametrization mup --model.base_width 32 "
     "--model.tie_embeddings false --widths 32,64,128,256 --target 512 --seeds 1,2,3",

@@ -24,8 +24,10 @@ from magneto.lab.trend import LEVEL, Prior, fit_law
 
 EARLIER = Prior(-0.5, 0.5, 0.3)
 EXPONENTS = [-number / 20 for number in range(41)]
+STANDARD = "width, standard parametrisation"
+SEVERAL = f"{STANDARD}: only those predicted from two or more sizes"
 GROUPS = {
-    "width, standard parametrisation": ("width", "best_rate_by_width"),
+    STANDARD: ("width", "best_rate_by_width"),
     "width, mup": ("width", "best_rate"),
     "depth": ("depth", "best_rate"),
 }
@@ -84,12 +86,13 @@ def error(low: float, high: float, seeds: int) -> float:
 def table(every: Sequence[Held]) -> Iterator[str]:
     yield "| best rates over | values | earlier prior | today's priors | rule 1 | rule 2 |"
     yield "|---|--:|--:|--:|--:|--:|"
-    groups = {name: [held for held in every if (held.axis, held.prior) == group]
-              for name, group in GROUPS.items()}  # fmt: skip
-    standard = next(iter(groups))
-    several = {f"{standard}, from two or more sizes":
-               [held for held in groups[standard] if len(held.below) > 1]}  # fmt: skip
-    for name, mine in {**groups, **several, "all": every}.items():
+    groups: dict[str, Sequence[Held]] = {
+        name: [held for held in every if (held.axis, held.prior) == group]
+        for name, group in GROUPS.items()
+    }
+    groups["all"] = every
+    groups[SEVERAL] = [held for held in groups[STANDARD] if len(held.below) > 1]
+    for name, mine in groups.items():
         first, second = zip(*(held.off_by_rules() for held in mine), strict=True)
         yield (f"| {name} | {len(mine)} | {tested(mine, lambda held: EARLIER)} "
                f"| {tested(mine, lambda held: PRIORS[held.prior])} "

@@ -12,10 +12,10 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import linear_regression, median, pvariance
+from statistics import fmean, linear_regression, median, pvariance
 from typing import Any
 
 DOCS = Path(__file__).parent
@@ -33,8 +33,8 @@ from benchmarks.bench_tables import (  # noqa: E402
 from benchmarks.ladders import RESULTS, read_rows, shape_of  # noqa: E402
 from magneto.files import read_json  # noqa: E402
 from magneto.functional.statistics import t_quantile  # noqa: E402
-from magneto.lab.forecast import percent  # noqa: E402
-from magneto.lab.trend import LEVEL  # noqa: E402
+from magneto.lab.forecast import PRIORS, percent  # noqa: E402
+from magneto.lab.trend import LEVEL, find_vertex, fit_law  # noqa: E402
 from magneto.theory.placement import find_placement  # noqa: E402
 
 # Columns of the table of steps, as the beginnings of the contenders' names.
@@ -201,8 +201,10 @@ def slope(x: Sequence[float], y: Sequence[float]) -> list[float]:
     fit = linear_regression(x, y)
     residue = sum((b - fit.slope * a - fit.intercept) ** 2 for a, b in zip(x, y, strict=True))
     freedom = len(x) - 2
-    error = math.sqrt(residue / freedom / (pvariance(x) * len(x)))
-    half = t_quantile((1 + LEVEL) / 2, freedom) * error
+    half = math.inf
+    if freedom:
+        error = math.sqrt(residue / freedom / (pvariance(x) * len(x)))
+        half = t_quantile((1 + LEVEL) / 2, freedom) * error
     return [fit.slope, fit.slope - half, fit.slope + half]
 
 
@@ -259,8 +261,9 @@ def rows_table(name: str) -> Iterator[str]:
 
 def parametrizations_table(name: str) -> Iterator[str]:
     """Yield the best rates of a ladder whose rows differ in placement and parametrisation."""
-    lines = read_rows(RESULTS / f"ladder-{name}.csv")
-    known = {(line["row"], line["size"]): line for line in lines if line["what"] == "best_rate"}
+    lines = [line for line in read_rows(RESULTS / f"ladder-{name}.csv")
+             if line["what"] == "best_rate"]  # fmt: skip
+    known = {(line["row"], line["size"]): line for line in lines}
     *sizes, target = dict.fromkeys(line["size"] for line in lines)
     yield f"| | {' | '.join(f'width {size}' for size in sizes)} | power of the width |"
     yield f"|---|{'--:|' * (len(sizes) + 1)}"
@@ -293,7 +296,32 @@ def both_parametrizations_table(names: Sequence[str]) -> Iterator[str]:
         yield f"| {find_placement(row).title} | {' | '.join([*laws, *at])} |"
 
 
-def interval(line: dict[str, str], digits: str, what: str = "") -> str:
+def fine_rates_table(rows: Rungs) -> Iterator[str]:
+    """Yield each placement's best rate by width from runs at closely spaced rates, and its power.
+
+    The best rate is the vertex of a parabola, and the power is fitted with the prior of a ladder.
+    """
+    widths = list(dict.fromkeys(row["width"] for row in rows))
+    yield f"| | {' | '.join(f'width {width}' for width in widths)} | power of the width |"
+    yield f"|---|{'--:|' * (len(widths) + 1)}"
+    for placement in dict.fromkeys(row["placement"] for row in rows):
+        rates = {}
+        for width in widths:
+            losses: dict[float, list[float]] = {}
+            for row in rows:
+                if (row["placement"], row["width"]) == (placement, width):
+                    losses.setdefault(float(row["learning_rate"]), []).append(float(row["loss"]))
+            best = min(losses, key=lambda rate: fmean(losses[rate]))
+            rates[width], _, edge = find_vertex(losses, best, math.nan)
+            assert not edge, f"the best rate of {placement} at width {width} is the {edge} rate"
+        points = [(float(width), rate["value"], rate["error"]) for width, rate in rates.items()]
+        law = fit_law(points, points[-1][0], PRIORS["best_rate"])
+        cells = [interval(one, ".2f") for one in rates.values()]
+        power = interval(law, ".2f", "exponent")
+        yield f"| {find_placement(placement).title} | {' | '.join(cells)} | {power} |"
+
+
+def interval(line: Mapping[str, Any], digits: str, what: str = "") -> str:
     """Return a value, or with "exponent" the exponent of its law, and its 80 % interval."""
     ends = [f"{what}{end}" for end in ("", "_low", "_high")] if what else ["value", "low", "high"]
     value, low, high = (format(float(line[end]), digits) for end in ends)
@@ -328,6 +356,8 @@ def generated() -> dict[Path, str]:
     texts["ladder"] = filled(texts["ladder"], "mup", parametrizations_table("text-width-mup"))
     pair = both_parametrizations_table(("text-width-24", "text-width-24-mup"))
     texts["ladder"] = filled(texts["ladder"], "mup-24", pair)
+    fine = read_rows(RESULTS / "mup-fine-rates.csv")
+    texts["ladder"] = filled(texts["ladder"], "mup-fine", fine_rates_table(fine))
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
     draws |= {
         "probe": partial(bars, *first_table(texts["probe"]), "runs"),

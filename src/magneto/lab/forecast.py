@@ -23,7 +23,7 @@ RATE_MARGIN = Quantity("rate", "largest stable rate divided by best rate", 1.0, 
                        "the best rate is above the largest stable rate")  # fmt: skip
 # Priors of the power laws. The best rate is between constant and proportional to 1/size. Over the
 # width, with the standard parametrisation and AdamW, it is near 1/width. This is the factor of
-# Adam's rates of hidden matrices in maximal update parametrisation (arXiv 2203.03466), and the
+# Adam's rates of hidden matrices in maximal update parametrisation (arXiv 2203.03466), and most
 # published ladders agree (benchmarks/results/rate-priors.md). The loss falls slowly with size. A
 # gap between two rows may grow or shrink. The scatter of stable rates and the spread and scatter of
 # losses are such that 80 % intervals had that coverage on the sizes of docs/results/ladder.md;

@@ -112,10 +112,11 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
 
 def baseline_note(found: Found) -> str:
     last = found["rungs"][-1]
-    note = ("The loss is the validation loss at the best rate, according to the fitted parabola. "
-            "Comparisons of rows are paired by seed. Their trends have the prior 0 ± "
-            f"{found['forecast']['priors']['gaps']['spread']:.0%}, so large trends appear too "
-            "small. ")  # fmt: skip
+    note = "The loss is the validation loss at the best rate, according to the fitted parabola. "
+    if len(found["forecast"]["rows"]) > 1:
+        spread = found["forecast"]["priors"]["gaps"]["spread"]
+        note += ("Comparisons of rows are paired by seed. Their trends with size have the prior "
+                 f"0 ± {spread:.0%} per e-fold growth, which pulls them towards 0. ")  # fmt: skip
     if not last.get("baseline_loss"):
         return note
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
