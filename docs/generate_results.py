@@ -14,9 +14,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
-from statistics import fmean, linear_regression, median, pvariance
+from statistics import linear_regression, median, pvariance
 from typing import Any
+
+import numpy as np
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
@@ -34,7 +37,7 @@ from benchmarks.ladders import RESULTS, read_rows, shape_of  # noqa: E402
 from magneto.files import read_json  # noqa: E402
 from magneto.functional.statistics import t_quantile  # noqa: E402
 from magneto.lab.forecast import PRIORS, percent  # noqa: E402
-from magneto.lab.trend import LEVEL, find_vertex, fit_law  # noqa: E402
+from magneto.lab.trend import LEVEL, fit_law  # noqa: E402
 from magneto.theory.placement import find_placement  # noqa: E402
 
 # Columns of the table of steps, as the beginnings of the contenders' names.
@@ -299,26 +302,31 @@ def both_parametrizations_table(names: Sequence[str]) -> Iterator[str]:
 def fine_rates_table(rows: Rungs) -> Iterator[str]:
     """Yield each placement's best rate by width from runs at closely spaced rates, and its power.
 
-    The best rate is the vertex of a parabola, and the power is fitted with the prior of a ladder.
+    The best rate is the minimum of a parabola through the mean losses at all rates. Its interval
+    is a bootstrap over seeds. The power is fitted with the prior of a ladder.
     """
     widths = list(dict.fromkeys(row["width"] for row in rows))
     yield f"| | {' | '.join(f'width {width}' for width in widths)} | power of the width |"
     yield f"|---|{'--:|' * (len(widths) + 1)}"
     for placement in dict.fromkeys(row["placement"] for row in rows):
-        rates = {}
+        points, cells = [], []
         for width in widths:
-            losses: dict[float, list[float]] = {}
-            for row in rows:
-                if (row["placement"], row["width"]) == (placement, width):
-                    losses.setdefault(float(row["learning_rate"]), []).append(float(row["loss"]))
-            best = min(losses, key=lambda rate: fmean(losses[rate]))
-            rates[width], _, edge = find_vertex(losses, best, math.nan)
-            assert not edge, f"the best rate of {placement} at width {width} is the {edge} rate"
-        points = [(float(width), rate["value"], rate["error"]) for width, rate in rates.items()]
+            mine = [row for row in rows if (row["placement"], row["width"]) == (placement, width)]
+            runs = {(float(row["learning_rate"]), row["seed"]): float(row["loss"]) for row in mine}
+            rates, seeds = (sorted(set(names)) for names in zip(*runs, strict=True))
+            losses = np.array([[runs[rate, seed] for seed in seeds] for rate in rates])
+            count = len(seeds)
+            draws = [list(range(count)), *product(range(count), repeat=count)]
+            curve, slope, _ = np.polyfit(np.log(rates), losses[:, draws].mean(2), 2)
+            best, *drawn = -slope / curve / 2
+            error = math.sqrt(count / (count - 1)) * np.std(drawn)
+            half = t_quantile((1 + LEVEL) / 2, count - 1) * error
+            points.append((float(width), math.exp(best), error))
+            cells.append(" to ".join(f"{math.exp(end):.2f}" for end in (best - half, best + half)))
         law = fit_law(points, points[-1][0], PRIORS["best_rate"])
-        cells = [interval(one, ".2f") for one in rates.values()]
+        shown = (f"{rate:.2f} ({ends})" for (_, rate, _), ends in zip(points, cells, strict=True))
         power = interval(law, ".2f", "exponent")
-        yield f"| {find_placement(placement).title} | {' | '.join(cells)} | {power} |"
+        yield f"| {find_placement(placement).title} | {' | '.join(shown)} | {power} |"
 
 
 def interval(line: Mapping[str, Any], digits: str, what: str = "") -> str:

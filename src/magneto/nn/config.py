@@ -142,7 +142,7 @@ class TransformerConfig:
     parametrization: Free[Literal["standard", "mup"]] = "standard"
     """"mup" is the maximal update parametrisation (arXiv 2203.03466), which scales initial
     weights and learning rates by width. With "mup", the best learning rate of a narrow model
-    fits a wide model with the same head width."""
+    should fit a wide model with the same head width."""
     base_width: Free[Width | None] = None
     """Width of the model whose learning rate was tuned (default: null). If `width` equals
     `base_width`, "mup" changes nothing. A recipe with "mup" must set `base_width`."""
