@@ -56,7 +56,7 @@ LADDERS = {
     "images-depth": f"{IMAGES} {NARROW} --depths 6,12,24 --target 96",
     "translation-depth": f"{PAIRS} {NARROW} --depths 6,12,24,36 --target 72",
     "text-depth": f"{TEXT} --model.width 64 --model.heads 4 --model.ffn_width 256 "
-    "--depths 6,12,24,48,96 --target 192",
+    "--depths 6,12,24,48,96 --target 192 --seeds 1,2,3",
     "translation-width": f"{PAIRS} --model.encoder_layers 3 --model.decoder_layers 3 "
     "--widths 32,64,128,256 --target 512",
     "translation-width-18": f"{PAIRS} --model.encoder_layers 18 --model.decoder_layers 18 "
