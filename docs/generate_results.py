@@ -348,7 +348,7 @@ def generated() -> dict[Path, str]:
     bench, grown = read_json(RESULTS / "bench-cpu.json"), read_json(RESULTS / "scaling-cpu.json")
     pages, figures = DOCS / "results", DOCS / "figures"
     texts = {name: (pages / f"{name}.md").read_text(encoding="utf-8")
-             for name in (*TABLES, "speed", "ladder", "probe")}  # fmt: skip
+             for name in (*TABLES, "speed", "ladder", "sizes", "probe")}  # fmt: skip
     texts["speed"] = filled(texts["speed"], "steps", steps_table(bench))
     texts["speed"] = filled(texts["speed"], "shapes", shapes_table(bench))
     texts["speed"] = filled(texts["speed"], "growth", growth_table(grown))
@@ -358,14 +358,14 @@ def generated() -> dict[Path, str]:
     texts["ladder"] = filled(texts["ladder"], "rate-priors", rate_priors_table())
     texts["ladder"] = filled(texts["ladder"], "ladders", ladders_table(rungs))
     beside = list(placements(dict.fromkeys(row["ladder"] for row in rungs)))
-    texts["ladder"] = filled(texts["ladder"], "placements-answer", placements_answer(beside))
-    texts["ladder"] = filled(texts["ladder"], "placements", placements_table(beside))
-    texts["ladder"] = filled(texts["ladder"], "four-placements", rows_table("text-width-24"))
-    texts["ladder"] = filled(texts["ladder"], "mup", parametrizations_table("text-width-mup"))
+    texts["sizes"] = filled(texts["sizes"], "placements-answer", placements_answer(beside))
+    texts["sizes"] = filled(texts["sizes"], "placements", placements_table(beside))
+    texts["sizes"] = filled(texts["sizes"], "four-placements", rows_table("text-width-24"))
+    texts["sizes"] = filled(texts["sizes"], "mup", parametrizations_table("text-width-mup"))
     pair = both_parametrizations_table(("text-width-24", "text-width-24-mup"))
-    texts["ladder"] = filled(texts["ladder"], "mup-24", pair)
+    texts["sizes"] = filled(texts["sizes"], "mup-24", pair)
     fine = read_rows(RESULTS / "mup-fine-rates.csv")
-    texts["ladder"] = filled(texts["ladder"], "mup-fine", fine_rates_table(fine))
+    texts["sizes"] = filled(texts["sizes"], "mup-fine", fine_rates_table(fine))
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
     draws |= {
         "probe": partial(bars, *first_table(texts["probe"]), "runs"),
@@ -373,7 +373,7 @@ def generated() -> dict[Path, str]:
         "speed": partial(steps_figure, bench),
         "scaling": partial(scaling, grown["curves"]),
     }
-    made = {pages / f"{name}.md": texts[name] for name in ("speed", "ladder")}
+    made = {pages / f"{name}.md": texts[name] for name in ("speed", "ladder", "sizes")}
     for name, draw in draws.items():
         made |= files(figures, name, draw)
     return made
