@@ -67,7 +67,7 @@ LADDERS = {
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
     "images-width-12": f"{IMAGES} --model.layers 12 --training.batch_size 32 "
-    "--widths 32,64,128,256 --target 512",
+    "--widths 32,64,128,256 --target 512 --seeds 1,2,3",
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-24": f"{DEEP} --widths 32,64,128,256,512 --target 1024",
