@@ -83,14 +83,14 @@ def error(low: float, high: float, seeds: int) -> float:
     return half / t_quantile((1 + LEVEL) / 2, seeds - 1)
 
 
+def group(every: Sequence[Held], name: str) -> Sequence[Held]:
+    return [held for held in every if (held.axis, held.prior) == GROUPS[name]]
+
+
 def table(every: Sequence[Held]) -> Iterator[str]:
     yield "| best rates over | values | earlier prior | today's priors | rule 1 | rule 2 |"
     yield "|---|--:|--:|--:|--:|--:|"
-    groups: dict[str, Sequence[Held]] = {
-        name: [held for held in every if (held.axis, held.prior) == group]
-        for name, group in GROUPS.items()
-    }
-    groups["all"] = every
+    groups = {name: group(every, name) for name in GROUPS} | {"all": every}
     groups[SEVERAL] = [held for held in groups[STANDARD] if len(held.below) > 1]
     for name, mine in groups.items():
         first, second = zip(*(held.off_by_rules() for held in mine), strict=True)
@@ -106,7 +106,7 @@ def tested(some: Sequence[Held], prior: Callable[[Held], Prior]) -> str:
 
 def left_out(every: Sequence[Held]) -> Iterator[str]:
     """Yield the exponents over the standard width that the other ladders choose, and its errors."""
-    some = [held for held in every if held.prior == "best_rate_by_width"]
+    some = group(every, STANDARD)
     errors, exponents = [], []
     yield "| ladder left out | exponent | median error factor |"
     yield "|---|--:|--:|"
@@ -130,7 +130,7 @@ def mean_log(some: Sequence[Held], prior: Prior) -> float:
 
 def main() -> None:
     every, constant = list(held_rates()), with_exponent(0.0)
-    with_mup = [held for held in every if (held.axis, held.prior) == GROUPS["width, mup"]]
+    with_mup = group(every, "width, mup")
     lines = ["# Best rates of the published ladders, predicted again with other priors", "",
              "Made by `python -m benchmarks.rate_priors` from ladder-NAME.csv. The cells contain "
              "the median error factor, and how many values lie inside the 80 % interval.", "",

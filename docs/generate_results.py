@@ -37,7 +37,7 @@ from benchmarks.ladders import RESULTS, read_rows, shape_of  # noqa: E402
 from magneto.files import read_json  # noqa: E402
 from magneto.functional.statistics import t_quantile  # noqa: E402
 from magneto.lab.forecast import PRIORS, percent  # noqa: E402
-from magneto.lab.trend import LEVEL, fit_law  # noqa: E402
+from magneto.lab.trend import LEVEL, Estimate, fit_law  # noqa: E402
 from magneto.theory.placement import find_placement  # noqa: E402
 
 # Columns of the table of steps, as the beginnings of the contenders' names.
@@ -254,12 +254,10 @@ def rows_table(name: str) -> Iterator[str]:
     pairs = dict.fromkeys((line["size"], line["row"]) for line in lines)
     for size, row in sorted(pairs, key=lambda pair: int(pair[0])):
         loss, best, stable = (
-            {end: float(known[size, row, what][end]) for end in ("value", "low", "high")}
-            for what in ("loss", "best_rate", "stable_rate")
+            known[size, row, what] for what in ("loss", "best_rate", "stable_rate")
         )
-        yield (f"| {size} | {find_placement(row).title} | {loss['value']:.3f} "
-               f"({loss['low']:.3f} to {loss['high']:.3f}) | {best['value']:.2g} "
-               f"| {stable['low']:g} |")  # fmt: skip
+        yield (f"| {size} | {find_placement(row).title} | {interval(loss, '.3f')} "
+               f"| {float(best['value']):.2g} | {float(stable['low']):g} |")  # fmt: skip
 
 
 def parametrizations_table(name: str) -> Iterator[str]:
@@ -302,31 +300,37 @@ def both_parametrizations_table(names: Sequence[str]) -> Iterator[str]:
 def fine_rates_table(rows: Rungs) -> Iterator[str]:
     """Yield each placement's best rate by width from runs at closely spaced rates, and its power.
 
-    The best rate is the minimum of a parabola through the mean losses at all rates. Its interval
-    is a bootstrap over seeds. The power is fitted with the prior of a ladder.
+    The power is fitted with the prior of a ladder.
     """
     widths = list(dict.fromkeys(row["width"] for row in rows))
     yield f"| | {' | '.join(f'width {width}' for width in widths)} | power of the width |"
     yield f"|---|{'--:|' * (len(widths) + 1)}"
     for placement in dict.fromkeys(row["placement"] for row in rows):
-        points, cells = [], []
-        for width in widths:
-            mine = [row for row in rows if (row["placement"], row["width"]) == (placement, width)]
-            runs = {(float(row["learning_rate"]), row["seed"]): float(row["loss"]) for row in mine}
-            rates, seeds = (sorted(set(names)) for names in zip(*runs, strict=True))
-            losses = np.array([[runs[rate, seed] for seed in seeds] for rate in rates])
-            count = len(seeds)
-            draws = [list(range(count)), *product(range(count), repeat=count)]
-            curve, slope, _ = np.polyfit(np.log(rates), losses[:, draws].mean(2), 2)
-            best, *drawn = -slope / curve / 2
-            error = math.sqrt(count / (count - 1)) * np.std(drawn)
-            half = t_quantile((1 + LEVEL) / 2, count - 1) * error
-            points.append((float(width), math.exp(best), error))
-            cells.append(" to ".join(f"{math.exp(end):.2f}" for end in (best - half, best + half)))
+        best = [best_rate([row for row in rows if (row["placement"], row["width"])
+                           == (placement, width)]) for width in widths]  # fmt: skip
+        points = [(float(width), rate["value"], rate["error"])
+                  for width, rate in zip(widths, best, strict=True)]  # fmt: skip
         law = fit_law(points, points[-1][0], PRIORS["best_rate"])
-        shown = (f"{rate:.2f} ({ends})" for (_, rate, _), ends in zip(points, cells, strict=True))
-        power = interval(law, ".2f", "exponent")
-        yield f"| {find_placement(placement).title} | {' | '.join(shown)} | {power} |"
+        cells = [*(interval(rate, ".2f") for rate in best), interval(law, ".2f", "exponent")]
+        yield f"| {find_placement(placement).title} | {' | '.join(cells)} |"
+
+
+def best_rate(rows: Rungs) -> Estimate:
+    """Return the minimum of a parabola through the mean losses at all rates.
+
+    Its interval comes from all ways to draw as many seeds.
+    """
+    runs = {(float(row["learning_rate"]), row["seed"]): float(row["loss"]) for row in rows}
+    rates, seeds = (sorted(set(names)) for names in zip(*runs, strict=True))
+    losses = np.array([[runs[rate, seed] for seed in seeds] for rate in rates])
+    count = len(seeds)
+    draws = [list(range(count)), *product(range(count), repeat=count)]
+    curve, slope, _ = np.polyfit(np.log(rates), losses[:, draws].mean(2), 2)
+    best, *drawn = -slope / curve / 2
+    error = math.sqrt(count / (count - 1)) * np.std(drawn)
+    half = t_quantile((1 + LEVEL) / 2, count - 1) * error
+    low, high = math.exp(best - half), math.exp(best + half)
+    return {"value": math.exp(best), "low": low, "high": high, "error": error}
 
 
 def interval(line: Mapping[str, Any], digits: str, what: str = "") -> str:
@@ -349,23 +353,32 @@ def generated() -> dict[Path, str]:
     pages, figures = DOCS / "results", DOCS / "figures"
     texts = {name: (pages / f"{name}.md").read_text(encoding="utf-8")
              for name in (*TABLES, "speed", "ladder", "sizes", "probe")}  # fmt: skip
-    texts["speed"] = filled(texts["speed"], "steps", steps_table(bench))
-    texts["speed"] = filled(texts["speed"], "shapes", shapes_table(bench))
-    texts["speed"] = filled(texts["speed"], "growth", growth_table(grown))
     rungs = read_rows(RESULTS / "ladder-held-out.csv")
-    texts["ladder"] = filled(texts["ladder"], "answer", held_out_answer(rungs))
-    texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
-    texts["ladder"] = filled(texts["ladder"], "rate-priors", rate_priors_table())
-    texts["ladder"] = filled(texts["ladder"], "ladders", ladders_table(rungs))
     beside = list(placements(dict.fromkeys(row["ladder"] for row in rungs)))
-    texts["sizes"] = filled(texts["sizes"], "placements-answer", placements_answer(beside))
-    texts["sizes"] = filled(texts["sizes"], "placements", placements_table(beside))
-    texts["sizes"] = filled(texts["sizes"], "four-placements", rows_table("text-width-24"))
-    texts["sizes"] = filled(texts["sizes"], "mup", parametrizations_table("text-width-mup"))
-    pair = both_parametrizations_table(("text-width-24", "text-width-24-mup"))
-    texts["sizes"] = filled(texts["sizes"], "mup-24", pair)
-    fine = read_rows(RESULTS / "mup-fine-rates.csv")
-    texts["sizes"] = filled(texts["sizes"], "mup-fine", fine_rates_table(fine))
+    tables = {
+        "speed": {
+            "steps": steps_table(bench),
+            "shapes": shapes_table(bench),
+            "growth": growth_table(grown),
+        },
+        "ladder": {
+            "answer": held_out_answer(rungs),
+            "held-out": held_out_table(),
+            "rate-priors": rate_priors_table(),
+            "ladders": ladders_table(rungs),
+        },
+        "sizes": {
+            "placements-answer": placements_answer(beside),
+            "placements": placements_table(beside),
+            "four-placements": rows_table("text-width-24"),
+            "mup": parametrizations_table("text-width-mup"),
+            "mup-24": both_parametrizations_table(("text-width-24", "text-width-24-mup")),
+            "mup-fine": fine_rates_table(read_rows(RESULTS / "mup-fine-rates.csv")),
+        },
+    }
+    for page, parts in tables.items():
+        for name, lines in parts.items():
+            texts[page] = filled(texts[page], name, lines)
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
     draws |= {
         "probe": partial(bars, *first_table(texts["probe"]), "runs"),
@@ -373,7 +386,7 @@ def generated() -> dict[Path, str]:
         "speed": partial(steps_figure, bench),
         "scaling": partial(scaling, grown["curves"]),
     }
-    made = {pages / f"{name}.md": texts[name] for name in ("speed", "ladder", "sizes")}
+    made = {pages / f"{name}.md": texts[name] for name in tables}
     for name, draw in draws.items():
         made |= files(figures, name, draw)
     return made

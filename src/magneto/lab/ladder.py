@@ -103,11 +103,9 @@ class Ladder:
         found, sweep = {}, self.sweep(self.sizes[0], [])
         for cell in self.first_cells():
             recipe = sweep.load(cell)
-            adam = (recipe.model.parametrization, recipe.training.optimizer) == (
-                "standard",
-                "adamw",
-            )
-            by_width = self.axis == "width" and adam
+            standard = recipe.model.parametrization == "standard"
+            adamw = recipe.training.optimizer == "adamw"
+            by_width = self.axis == "width" and standard and adamw
             found[cell.row] = "best_rate_by_width" if by_width else "best_rate"
         return found
 
