@@ -30,9 +30,9 @@ Point = tuple[int, float, float | None]  # size, value, standard error of the lo
 
 
 def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return log rate and loss at the minimum of the parabola through three points.
+    """Return the minimum of the parabola through three points, each (log rate, log loss).
 
-    Returns the lowest point where that is not the middle one, or the parabola is not positive.
+    Returns the lowest point where that is not the middle one.
     """
     (a, fa), (b, fb), (c, fc) = points
     over = (b - a) ** 2 * (fb - fc) - (b - c) ** 2 * (fb - fa)
@@ -46,7 +46,7 @@ def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
         + fb * (place - a) * (place - c) / (b - a) / (b - c)
         + fc * (place - a) * (place - b) / (c - a) / (c - b)
     )
-    return (place, lagrange) if lagrange > 0 else lowest
+    return place, lagrange
 
 
 def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -79,15 +79,16 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
     place = sorted(full).index(best)
     if 0 < place < len(full) - 1:
         near = sorted(full)[place - 1 : place + 2]
-        x, losses = [math.log(rate) for rate in near], [full[rate] for rate in near]
-        log_rate, loss = vertex([(a, fmean(f)) for a, f in zip(x, losses, strict=True)])
-        drawn = [
-            vertex([(a, fmean(f[s] for s in draw)) for a, f in zip(x, losses, strict=True)])[0]
-            for draw in itertools.product(range(most), repeat=most)
-        ]
+        x = [math.log(rate) for rate in near]
+        (log_rate, log_loss), *drawn = [
+            vertex([(math.log(rate), math.log(fmean(full[rate][seed] for seed in draw)))
+                    for rate in near])
+            for draw in [range(most), *itertools.product(range(most), repeat=most)]
+        ]  # fmt: skip
+        loss = math.exp(log_loss)
         error = (x[2] - x[0]) / 2 / math.sqrt(12)
         if most > 1:
-            error = math.sqrt(most / (most - 1)) * pstdev(drawn)
+            error = math.sqrt(most / (most - 1)) * pstdev(place for place, _ in drawn)
     else:
         log_rate, loss = math.log(best), fmean(full[best])
         error = FACTOR / math.sqrt(12) if above and above[0] not in full else FACTOR

@@ -316,7 +316,7 @@ def fine_rates_table(rows: Rungs) -> Iterator[str]:
 
 
 def best_rate(rows: Rungs) -> Estimate:
-    """Return the minimum of a parabola through the mean losses at all rates.
+    """Return the minimum of a parabola fitted to the log of the mean losses at all rates.
 
     Its interval comes from all ways to draw as many seeds.
     """
@@ -325,7 +325,7 @@ def best_rate(rows: Rungs) -> Estimate:
     losses = np.array([[runs[rate, seed] for seed in seeds] for rate in rates])
     count = len(seeds)
     draws = [list(range(count)), *product(range(count), repeat=count)]
-    curve, slope, _ = np.polyfit(np.log(rates), losses[:, draws].mean(2), 2)
+    curve, slope, _ = np.polyfit(np.log(rates), np.log(losses[:, draws].mean(2)), 2)
     best, *drawn = -slope / curve / 2
     error = math.sqrt(count / (count - 1)) * np.std(drawn)
     half = t_quantile((1 + LEVEL) / 2, count - 1) * error

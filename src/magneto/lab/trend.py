@@ -1,9 +1,9 @@
 """Extrapolation from a few sizes to a larger size: parabolas and power laws.
 
-The best learning rate is the vertex of a parabola in the logarithm of the rate. A power law
-describes how the best rate depends on the size, and is fitted in logarithms. The law's exponent and
-scatter have priors, because a few sizes do not suffice to measure them. With more sizes, the priors
-matter less.
+The best learning rate is the vertex of a parabola that describes the logarithm of the loss as a
+function of the logarithm of the rate. A power law describes how the best rate depends on the size,
+and is fitted in logarithms. The law's exponent and scatter have priors, because a few sizes do not
+suffice to measure them. With more sizes, the priors matter less.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ linear in log(size), "exponent" is the slope. "points" are the (size, value, err
 def find_vertex(
     losses: Mapping[float, Sequence[float]], tried: float, edge_error: float
 ) -> tuple[Estimate, Estimate, str]:
-    """Fit a parabola in the log of the rate to the losses near the best rate.
+    """Fit a parabola to the log of the loss near the best rate, in the log of the rate.
 
-    Intervals come from a bootstrap over seeds. Each bootstrap sample draws the same seeds at all
+    The log keeps the minimum near the measured losses where a neighbour of the best rate has
+    barely learned. Intervals come from a bootstrap over seeds. Each bootstrap sample draws the same seeds at all
     rates, because runs with the same seed have the same batches. The bootstrap's standard error is
     corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
@@ -69,32 +70,31 @@ def find_vertex(
     window = 0.0
     edge = "smallest" if best == 0 else "largest" if best == len(rates) - 1 else ""
     if edge:
-        rate, loss = math.log(rates[best]), table[best].mean()
-        bootstrap_rates, bootstrap_losses = np.full(DRAWS, rate), weights @ table[best]
+        rate, loss = math.log(rates[best]), math.log(table[best].mean())
+        bootstrap_rates, bootstrap_losses = np.full(DRAWS, rate), np.log(weights @ table[best])
     else:
         x = np.log(rates[best - 1 : best + 2])
         near, window = table[best - 1 : best + 2], (x[2] - x[0]) / 2
-        found, lowest = _vertices(x, near.mean(1)[None])
+        found, lowest = _vertices(x, np.log(near.mean(1))[None])
         rate, loss = found[0], lowest[0]
-        bootstrap_rates, bootstrap_losses = _vertices(x, weights @ near.T)
+        bootstrap_rates, bootstrap_losses = _vertices(x, np.log(weights @ near.T))
     grown = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else math.nan
-    rate_error, loss_error = grown * bootstrap_rates.std(), grown * np.log(bootstrap_losses).std()
+    rate_error, loss_error = grown * bootstrap_rates.std(), grown * bootstrap_losses.std()
     freedom = float(seeds - 1)
     if edge or seeds == 1:  # the error is assumed
         rate_error, freedom = edge_error if edge else window / math.sqrt(12), math.inf
-    best_rate = _estimate(math.exp(rate), rate, rate_error, freedom)
-    return best_rate, _estimate(loss, math.log(loss), loss_error, seeds - 1), edge
+    return _estimate(rate, rate_error, freedom), _estimate(loss, loss_error, seeds - 1), edge
 
 
 def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions and the values of minima of parabolas.
 
-    Each parabola goes through three points. The lowest of the three points is returned in two
-    cases: the middle point is not the lowest, or the minimum is not positive.
+    Each parabola goes through three points. If the middle point is not the lowest, the lowest point
+    is returned.
 
     Args:
         x: Ascending positions of the three points, (3,).
-        y: Positive values at the three points, (parabolas, 3).
+        y: Values at the three points, (parabolas, 3).
     """
     left, right = (y[:, 1] - y[:, 0]) / (x[1] - x[0]), (y[:, 2] - y[:, 1]) / (x[2] - x[1])
     curve = (right - left) / (x[2] - x[0])
@@ -103,16 +103,15 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     safe = np.where(inside, curve, 1.0)
     place = np.clip(-slope / (2 * safe), x[0], x[2])
     value = y[:, 0] + (place - x[0]) * (left + safe * (place - x[1]))
-    inside &= value > 0  # a loss is not negative
     lowest = y.argmin(1)
     ends = np.take_along_axis(y, lowest[:, None], 1)[:, 0]
     return np.where(inside, place, x[lowest]), np.where(inside, value, ends)
 
 
-def _estimate(value: float, log_value: float, error: float, freedom: float) -> Estimate:
+def _estimate(log: float, error: float, freedom: float) -> Estimate:
     half = error * t_quantile((1 + LEVEL) / 2, freedom)
-    ends = {"low": math.exp(log_value - half), "high": math.exp(log_value + half)}
-    return {"value": float(value), **ends, "error": float(error)}
+    ends = {"value": log, "low": log - half, "high": log + half}
+    return {**{name: math.exp(end) for name, end in ends.items()}, "error": float(error)}
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,17 @@ PRIOR = Prior(-0.5, 0.5, 0.3)
 
 
 def bowl(best: float, noise: list[list[float]]) -> dict[float, list[float]]:
-    """Return losses by rate: a parabola in log rate with its minimum, 3, at the best rate."""
+    """Return losses by rate: their log is a parabola with its minimum, log 3, at the best rate."""
     return {
-        rate: [3 + 0.1 * math.log(rate / best) ** 2 + one for one in row]
+        rate: [3 * math.exp(0.03 * math.log(rate / best) ** 2 + one) for one in row]
         for rate, row in zip(RATES, noise, strict=True)
     }
 
 
 def test_the_vertex_of_a_parabola_is_found() -> None:
     rate, loss, edge = find_vertex(bowl(2.2e-3, [[0.1, -0.1]] * 3), 3e-3, 1.0)
-    assert rate["value"] == pytest.approx(2.2e-3) and loss["value"] == pytest.approx(3)
+    assert rate["value"] == pytest.approx(2.2e-3)
+    assert loss["value"] == pytest.approx(3 * math.cosh(0.1)), "the mean of both seeds"
     assert not edge and loss["low"] < 3 < loss["high"], "seeds differ in their level"
     assert rate["high"] / rate["low"] < 1.001, "and not in their best rate"
     # One seed's is anywhere between the midpoints to the neighbours, which are a decade apart.
@@ -33,7 +34,7 @@ def test_the_vertex_of_a_parabola_is_found() -> None:
 def test_the_vertexs_error_is_that_of_a_mean_over_seeds(seeds: int, quantile: float) -> None:
     """Seeds differ in the log of their best rate by 0.1, and in their loss by 10 %."""
     steps = np.arange(seeds) - (seeds - 1) / 2
-    noise = [(steps * (0.3 - 0.02 * math.log(rate / 3e-3))).tolist() for rate in RATES]
+    noise = [(steps * (0.1 - 0.006 * math.log(rate / 3e-3))).tolist() for rate in RATES]
     for found in find_vertex(bowl(3e-3, noise), 3e-3, 1.0)[:2]:
         assert found["error"] == pytest.approx(0.1 * steps.std(ddof=1) / math.sqrt(seeds), rel=0.05)
         half = math.log(found["high"] / found["value"])

@@ -82,7 +82,7 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
     head = ["", *map(str, found["sizes"]), f"{found['target']} (forecast)", "exponent of size"]
     for name, heading, shown, note in (
         ("rate", "Learning rate", RATES,
-         "The best rate is the minimum of a parabola fitted to the losses over log(rate). Its "
+         "The best rate is the minimum of a parabola fitted to log(loss) over log(rate). Its "
          "interval comes from a bootstrap over seeds. A rate is stable if all runs from the best "
          "rate up to this rate learned. Intervals are 80 % intervals. A forecast's interval "
          "includes the scatter of single measurements."),
