@@ -45,9 +45,9 @@ def find_vertex(
     """Fit a parabola to the log of the loss near the best rate, in the log of the rate.
 
     The log keeps the minimum near the measured losses where a neighbour of the best rate has
-    barely learned. Intervals come from a bootstrap over seeds. Each bootstrap sample draws the same seeds at all
-    rates, because runs with the same seed have the same batches. The bootstrap's standard error is
-    corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
+    barely learned. Intervals come from a bootstrap over seeds. Each bootstrap sample draws the same
+    seeds at all rates, because runs with the same seed have the same batches. The bootstrap's
+    standard error is corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
     Args:
         losses: The losses of the seeds at each rate. The order of seeds is the same at all rates.
