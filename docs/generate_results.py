@@ -37,7 +37,7 @@ from benchmarks.ladders import RESULTS, read_rows, shape_of  # noqa: E402
 from magneto.files import read_json  # noqa: E402
 from magneto.functional.statistics import t_quantile  # noqa: E402
 from magneto.lab.forecast import PRIORS, percent  # noqa: E402
-from magneto.lab.trend import LEVEL, Estimate, fit_law  # noqa: E402
+from magneto.lab.trend import LEVEL, Estimate, estimate, fit_law  # noqa: E402
 from magneto.theory.placement import find_placement  # noqa: E402
 
 # Columns of the table of steps, as the beginnings of the contenders' names.
@@ -327,10 +327,7 @@ def best_rate(rows: Rungs) -> Estimate:
     draws = [list(range(count)), *product(range(count), repeat=count)]
     curve, slope, _ = np.polyfit(np.log(rates), np.log(losses[:, draws].mean(2)), 2)
     best, *drawn = -slope / curve / 2
-    error = math.sqrt(count / (count - 1)) * np.std(drawn)
-    half = t_quantile((1 + LEVEL) / 2, count - 1) * error
-    low, high = math.exp(best - half), math.exp(best + half)
-    return {"value": math.exp(best), "low": low, "high": high, "error": error}
+    return estimate(best, math.sqrt(count / (count - 1)) * np.std(drawn), count - 1)
 
 
 def interval(line: Mapping[str, Any], digits: str, what: str = "") -> str:

@@ -83,7 +83,7 @@ def find_vertex(
     freedom = float(seeds - 1)
     if edge or seeds == 1:  # the error is assumed
         rate_error, freedom = edge_error if edge else window / math.sqrt(12), math.inf
-    return _estimate(rate, rate_error, freedom), _estimate(loss, loss_error, seeds - 1), edge
+    return estimate(rate, rate_error, freedom), estimate(loss, loss_error, seeds - 1), edge
 
 
 def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +108,8 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(inside, place, x[lowest]), np.where(inside, value, ends)
 
 
-def _estimate(log: float, error: float, freedom: float) -> Estimate:
+def estimate(log: float, error: float, freedom: float) -> Estimate:
+    """Return the estimate of a value whose logarithm is `log`, with Student's interval."""
     half = error * t_quantile((1 + LEVEL) / 2, freedom)
     ends = {"value": log, "low": log - half, "high": log + half}
     return {**{name: math.exp(end) for name, end in ends.items()}, "error": float(error)}

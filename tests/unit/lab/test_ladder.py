@@ -573,8 +573,9 @@ def test_mistakes_are_one_line(
         ({3e-3: [2.6, 2.6], 1e-2: [2.5, 2.5], 3e-2: [2.7, None], 1e-1: [2.9]}, 2, 1e-2,
          "stability"),
         ({1e-3: [3.0] * 2, 3e-3: [2.7] * 2, 1e-2: [2.5] * 2}, 2, 1e-2, "largest"),
-        # A loss of 0 has no log.
-        ({1e-3: [1.0] * 2, 3e-3: [0.0] * 2, 9e-3: [1.0] * 2}, 2, 3e-3, ""),
+        # A parabola through these losses would be negative at its minimum; a loss of 0 has no log.
+        ({1e-3: [1.0] * 2, 3e-3: [1e-3] * 2, 1e-2: [0.2] * 2}, 2, 3.40955407e-3, ""),
+        ({1e-3: [1.0] * 2, 3e-3: [0.0] * 2, 1e-2: [0.2] * 2}, 2, 3.23638647e-3, ""),
     ],
 )  # fmt: skip
 def test_a_best_rate_is_stable_and_its_loss_is_positive(
