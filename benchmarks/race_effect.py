@@ -2,6 +2,9 @@
 
     python -m benchmarks.race_effect runs/ladders/text-width [FOLDER ...]
 
+This writes the effects on the given ladders into benchmarks/results/race-effect.csv. Other ladders
+of the file stay. `python docs/generate_results.py` writes the table of the page.
+
 The rule of `--race` (`magneto.lab.sweep.is_behind`) is applied to every run that learned, at half
 of its steps, as if one worker had trained the ladder with `--race`: a run is compared with the runs
 that ended before it. The table counts the stopped runs, the saved steps, and the stopped runs at
@@ -13,15 +16,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.ladders import LADDERS, RESULTS, read_rows
 from benchmarks.probe_ladders import outcomes
-from magneto.files import read_object
+from magneto.files import read_object, write_bytes
 from magneto.lab.grid import RATE, SEED, cell_directory, is_done, read_sweep
 from magneto.lab.ladder import read_ladder
 from magneto.lab.outcome import FINISHED
+from magneto.lab.report.report import as_csv
 from magneto.lab.sweep import is_behind
 from magneto.training.logging import read_metrics
+
+FILE = RESULTS / "race-effect.csv"
+COUNTS = ("runs", "steps", "stopped", "saved", "best", "next")
 
 
 def ended(run: Path) -> float:
@@ -60,16 +69,32 @@ def race(folder: Path) -> Counter[str]:
     return counts
 
 
-def table(effects: dict[str, Counter[str]]) -> str:
-    """Return the effects of all ladders as Markdown."""
-    lines = ["| ladder | runs | stopped runs | saved steps | stopped at the best rate | "
-             "stopped next to the best rate |", "|---|--:|--:|--:|--:|--:|"]  # fmt: skip
-    for name, counts in {**effects, "all": sum(effects.values(), Counter[str]())}.items():
+def table() -> Iterator[str]:
+    """Yield the effects on all ladders of the file as Markdown."""
+    yield ("| ladder | runs | stopped runs | saved steps | stopped at the best rate "
+           "| stopped next to the best rate |")  # fmt: skip
+    yield "|---|--:|--:|--:|--:|--:|"
+    effects = published()
+    for name, counts in {**effects, "all": sum(effects.values(), Counter())}.items():
         share = counts["saved"] / counts["steps"]
-        lines.append(f"| {name} | {counts['runs']} | {counts['stopped']} | {share:.1%} "
-                     f"| {counts['best']} | {counts['next']} |")  # fmt: skip
-    return "\n".join(lines) + "\n"
+        yield (f"| {name} | {counts['runs']} | {counts['stopped']} | {share:.1%} "
+               f"| {counts['best']} | {counts['next']} |")  # fmt: skip
+
+
+def published() -> dict[str, Counter[str]]:
+    """Return the counts of each ladder of the file."""
+    return {row["ladder"]: Counter({name: int(row[name]) for name in COUNTS})
+            for row in read_rows(FILE)}  # fmt: skip
+
+
+def main(folders: list[str]) -> None:
+    """Replay the ladders in the folders, write their counts into the file, print the table."""
+    effects = published() | {Path(name).name: race(Path(name)) for name in folders}
+    rows = [{"ladder": name, **{what: effects[name][what] for what in COUNTS}}
+            for name in sorted(effects, key=list(LADDERS).index)]  # fmt: skip
+    write_bytes(FILE, as_csv(("ladder", *COUNTS), rows))
+    print("\n".join(table()))
 
 
 if __name__ == "__main__":
-    print(table({Path(name).name: race(Path(name)) for name in sys.argv[1:]}))
+    main(sys.argv[1:])

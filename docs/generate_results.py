@@ -34,6 +34,7 @@ from benchmarks.bench_tables import (  # noqa: E402
     slopes_table,
 )
 from benchmarks.ladders import RESULTS, read_rows, shape_of  # noqa: E402
+from benchmarks.race_effect import table as race_table  # noqa: E402
 from magneto.files import read_json  # noqa: E402
 from magneto.functional.statistics import t_quantile  # noqa: E402
 from magneto.lab.forecast import PRIORS, percent  # noqa: E402
@@ -363,6 +364,7 @@ def generated() -> dict[Path, str]:
             "held-out": held_out_table(),
             "rate-priors": rate_priors_table(),
             "ladders": ladders_table(rungs),
+            "race": race_table(),
         },
         "sizes": {
             "placements-answer": placements_answer(beside),
