@@ -60,7 +60,8 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
     best, full, most = None, {}, 0
     # The first seeds, as many as the best rate and both its neighbours have.
     for most in range(max((len(at[rate]) for rate in good), default=0), 0, -1):
-        held = {rate: {r["seed"]: r["loss"] for r in at[rate]} for rate in rates}
+        held = {rate: {r["seed"]: None if r["loss"] is None else max(r["loss"], 1e-9)
+                       for r in at[rate]} for rate in rates}  # fmt: skip
         full = {rate: [by[seed] for seed in every[:most]] for rate, by in held.items()
                 if all(by.get(seed) is not None for seed in every[:most])}  # fmt: skip
         best = min((r for r in good if r in full), key=lambda r: fmean(full[r]), default=None)
@@ -73,34 +74,51 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
     above = [rate for rate in rates if rate > best]
     below = [rate for rate in reversed(rates) if rate < best]
     near = [best]
+    lowest = fmean(full[best])
     for side in (below, above):
-        near += itertools.takewhile(lambda rate: rate in full, side)
+        near += itertools.takewhile(lambda r: r in full and fmean(full[r]) >= lowest, side)
     full = {rate: full[rate] for rate in near}
     place = sorted(full).index(best)
+    draws = [range(most), *itertools.product(range(most), repeat=most)]
+    grown = math.sqrt(most / max(most - 1, 1))
     if 0 < place < len(full) - 1:
         near = sorted(full)[place - 1 : place + 2]
         x = [math.log(rate) for rate in near]
         (log_rate, log_loss), *drawn = [
             vertex([(math.log(rate), math.log(fmean(full[rate][seed] for seed in draw)))
                     for rate in near])
-            for draw in [range(most), *itertools.product(range(most), repeat=most)]
+            for draw in draws
         ]  # fmt: skip
-        loss = math.exp(log_loss)
-        error = (x[2] - x[0]) / 2 / math.sqrt(12)
+        error, freedom = (x[2] - x[0]) / 2 / math.sqrt(12), math.inf
         if most > 1:
-            error = math.sqrt(most / (most - 1)) * pstdev(place for place, _ in drawn)
+            error, freedom = grown * pstdev(place for place, _ in drawn), most - 1
     else:
-        log_rate, loss = math.log(best), fmean(full[best])
-        error = FACTOR / math.sqrt(12) if above and above[0] not in full else FACTOR
+        (log_rate, log_loss), *drawn = [
+            (math.log(best), math.log(fmean(full[best][seed] for seed in draw))) for draw in draws
+        ]
+        error, freedom = FACTOR, math.inf
+        if above and above[0] not in full:
+            error = FACTOR / math.sqrt(12)
+    loss_error = grown * pstdev(loss for _, loss in drawn) if most > 1 else None
     stable = list(itertools.takewhile(
         lambda rate: all(r["status"] == "finished" for r in at[rate]),
         [rate for rate in rates if rate >= best],
     ))  # fmt: skip
     failed = next((rate for rate in above if rate > stable[-1]), None)
     return {
-        "best_rate": math.exp(log_rate), "rate_error": error, "loss": loss, "best_tried": best,
+        "best_rate": interval(log_rate, error, freedom),
+        "loss": interval(log_loss, loss_error, most - 1), "best_tried": best,
         "largest_stable": stable[-1], "next_failed": failed, "seed_losses": full[best],
     }  # fmt: skip
+
+
+def interval(log: float, error: float | None, freedom: float) -> dict[str, float]:
+    """Return a value, its error and the ends of its interval; only the value without an error."""
+    if error is None:
+        return {"value": math.exp(log)}
+    half = error * t.ppf(0.9, freedom)
+    ends = {"value": log, "low": log - half, "high": log + half}
+    return {**{name: math.exp(end) for name, end in ends.items()}, "error": error}
 
 
 def measured(runs: list[Path]) -> dict[str, float]:
@@ -175,16 +193,13 @@ def law(points: list[Point], prediction: dict[str, Any], kind: str) -> dict[str,
     return {**shown, "exponent": exponent}
 
 
-def compare(
-    check: Check, where: str, reported: float | None, found: float | None, off: float = 1e-6
-) -> None:
+def compare(check: Check, where: str, reported: float | None, found: float | None) -> None:
     """Compare one number with another, to a relative tolerance."""
     if reported is None or found is None:
         check.record(reported is found, where, reported, found)
     else:
-        check.record(
-            math.isclose(reported, found, rel_tol=off, abs_tol=1e-9), where, reported, found
-        )
+        same = math.isclose(reported, found, rel_tol=1e-6, abs_tol=1e-9)
+        check.record(same, where, reported, found)
 
 
 def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str, Any]) -> None:
@@ -199,11 +214,10 @@ def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str
             compare(check, where, reported.get("best_tried"), None)
             continue
         for name in ("best_rate", "loss"):
-            compare(check, f"{where}, {name}", reported[name]["value"], found[name])
+            for part, value in found[name].items():
+                compare(check, f"{where}, {name}, {part}", reported[name][part], value)
         for name in ("best_tried", "largest_stable", "next_failed"):
             compare(check, f"{where}, {name}", reported[name], found[name])
-        # There by random draws of seeds, here by all draws.
-        compare(check, f"{where}, error", reported["best_rate"]["error"], found["rate_error"], 0.1)
         if reported.get("sensitivity") is not None:
             over = reported["sensitivity_over"]
             value = sensitivity(mine, reported["cells"][0]["seed"], over)

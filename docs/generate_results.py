@@ -307,8 +307,8 @@ def fine_rates_table(rows: Rungs) -> Iterator[str]:
     yield f"| | {' | '.join(f'width {width}' for width in widths)} | power of the width |"
     yield f"|---|{'--:|' * (len(widths) + 1)}"
     for placement in dict.fromkeys(row["placement"] for row in rows):
-        best = [best_rate([row for row in rows if (row["placement"], row["width"])
-                           == (placement, width)]) for width in widths]  # fmt: skip
+        best = [fitted_rate([row for row in rows if (row["placement"], row["width"])
+                             == (placement, width)]) for width in widths]  # fmt: skip
         points = [(float(width), rate["value"], rate["error"])
                   for width, rate in zip(widths, best, strict=True)]  # fmt: skip
         law = fit_law(points, points[-1][0], PRIORS["best_rate"])
@@ -316,18 +316,22 @@ def fine_rates_table(rows: Rungs) -> Iterator[str]:
         yield f"| {find_placement(placement).title} | {' | '.join(cells)} |"
 
 
-def best_rate(rows: Rungs) -> Estimate:
+def fitted_rate(rows: Rungs) -> Estimate:
     """Return the minimum of a parabola fitted to the log of the mean losses at all rates.
 
-    Its interval comes from all ways to draw as many seeds.
+    Its interval comes from all ways to draw as many seeds. Where a draw's parabola has no minimum
+    among the rates, its minimum is the rate with the lowest mean loss.
     """
     runs = {(float(row["learning_rate"]), row["seed"]): float(row["loss"]) for row in rows}
     rates, seeds = (sorted(set(names)) for names in zip(*runs, strict=True))
     losses = np.array([[runs[rate, seed] for seed in seeds] for rate in rates])
     count = len(seeds)
     draws = [list(range(count)), *product(range(count), repeat=count)]
-    curve, slope, _ = np.polyfit(np.log(rates), np.log(losses[:, draws].mean(2)), 2)
-    best, *drawn = -slope / curve / 2
+    x, y = np.log(rates), np.log(losses[:, draws].mean(2))
+    curve, tilt, _ = np.polyfit(x, y, 2)
+    place = -tilt / curve / 2
+    inside = (curve > 0) & (place >= x[0]) & (place <= x[-1])
+    best, *drawn = np.where(inside, place, x[y.argmin(0)])
     return estimate(best, math.sqrt(count / (count - 1)) * np.std(drawn), count - 1)
 
 

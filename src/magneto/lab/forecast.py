@@ -330,8 +330,8 @@ def limitations(
         lines.append("The true limit of stability lies between a row's largest stable rate and the "
                      "next larger tested rate. Rates other than the best and its neighbours may "
                      "have been tested with a single seed.")  # fmt: skip
-    near = [where for where, rung, found in learned_at if rung["baseline_loss"]
-            and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]]  # fmt: skip
+    near = [where for where, rung, found in learned_at if rung["baseline"]
+            and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline"]]  # fmt: skip
     if near:
         lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's loss: "
                      f"{', '.join(near)}. Such losses show only which row starts to "

@@ -319,17 +319,19 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write the baselines at one size, and the result of `update_to_bound` for each row."""
+    """Write the baseline at one size, and the result of `update_to_bound` for each row.
+
+    A ladder compares losses, so the loss decides whether a run learned, whatever the task's metric.
+    """
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
     task.prepare(report)
     updates = {row: update_to_bound(sweep.load(own[0])) for row, own in sweep.rows().items()}
-    judge = Judge.of(task, recipe.training.evaluate_limit)
+    baseline = task.baseline(recipe.training.evaluate_limit).get("loss")
     write_json(rung_folder / RUNG_FILE, {
-        **asdict(judge),
-        "baseline_loss": task.baseline(recipe.training.evaluate_limit).get("loss"),
+        **asdict(Judge("loss", False, baseline)),
         "adam_eps": recipe.training.eps,
         "steps": training_in_steps(recipe, task).steps,
         "updates": updates,

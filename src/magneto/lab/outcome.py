@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from magneto.config import ConfigError
 from magneto.functional.statistics import half_width
 from magneto.lab.grid import RATE, SEED, Cell, read_result
 from magneto.theory.placement import find_placement
@@ -87,11 +88,20 @@ class Judge:
 
 
 def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
+    """Return the result of a run.
+
+    Raises:
+        ConfigError: If a finished run lacks the metric.
+    """
     where = (cell.row, float(cell.values[RATE]), int(cell.values[SEED]))
     found = read_result(folder, cell)
     if found is None:
         return Scored(*where, MISSING)
     metrics, curve = found["metrics"], found["curve"]
+    if found["status"] == FINISHED and judge.metric not in metrics:
+        raise ConfigError([f"the task's metrics contain no '{judge.metric}', which decides whether "
+                           "a run learned; add it to the result of summarise, and choose another "
+                           "--out"])  # fmt: skip
     first = found.get("initial_loss", curve[0][1] if curve else None)
     status, reason = verdict(found, judge, first)
     ended = status in (FINISHED, STUCK)

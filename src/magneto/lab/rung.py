@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from magneto.config import ConfigError
 from magneto.files import read_object
 from magneto.lab.grid import RATE, cell_directory, read_sweep
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, score_cell
@@ -63,9 +62,6 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     """Return the results at one size as JSON values.
 
     If a row learned at no rate, its best rate and its loss are missing.
-
-    Raises:
-        ConfigError: If a finished run has no validation loss.
     """
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
@@ -73,10 +69,6 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     found = {}
     for row, cells in sweep.rows().items():
         scored = [score_cell(rung_folder, cell, judge) for cell in cells]
-        if any(cell.score is not None and cell.loss is None for cell in scored):
-            raise ConfigError(["a ladder compares validation losses, but the task's metrics "
-                               "contain no 'loss'; add it to the result of summarise, and choose "
-                               "another --out"])  # fmt: skip
         shown = sum_up(scored)
         at_best = [c for c in cells if shown and float(c.values[RATE]) == shown["best_tried"]]
         readings = [read_probe(cell_directory(rung_folder, cell)) for cell in at_best]
@@ -112,10 +104,11 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     if shared is None:
         return None
     full, best, seeds = shared
-    # Beyond a rate without a loss, a parabola does not describe the losses.
-    lost = losses.keys() - full.keys()
+    # A parabola does not describe the losses at or beyond a rate without a loss, or a rate where a
+    # run failed although the mean loss is lower than at the best rate.
+    unfit = losses.keys() - {rate for rate, own in full.items() if fmean(own) >= fmean(full[best])}
     full = {rate: own for rate, own in full.items()
-            if not any(min(rate, best) < r < max(rate, best) for r in lost)}  # fmt: skip
+            if not any(min(rate, best) <= r <= max(rate, best) for r in unfit)}  # fmt: skip
     above = min((rate for rate in losses if rate > best), default=None)
     edge_error = AT_EDGE if above is None or above in full else BETWEEN
     best_rate, loss, edge = find_vertex(full, best, edge_error)

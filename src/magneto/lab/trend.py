@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from magneto.functional.statistics import t_quantile
 LEVEL = 0.8
 """Nominal coverage of a ladder's intervals: the probability with which an interval should contain
 the true value."""
-# Bootstrap samples of the seeds.
-DRAWS = 2000
+# Bootstrap samples of the seeds, if there are too many seeds for all possible samples.
+DRAWS, ENUMERATED = 2000, 5
 
 
 Estimate = dict[str, float]
@@ -44,7 +45,7 @@ def find_vertex(
 ) -> tuple[Estimate, Estimate, str]:
     """Fit a parabola to the log of the loss near the best rate, in the log of the rate.
 
-    The log keeps the minimum near the measured losses where a neighbour of the best rate has
+    The log keeps the minimum nearer to the measured losses where a neighbour of the best rate has
     barely learned. Intervals come from a bootstrap over seeds. Each bootstrap sample draws the same
     seeds at all rates, because runs with the same seed have the same batches. The bootstrap's
     standard error is corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
@@ -65,25 +66,36 @@ def find_vertex(
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
     seeds = table.shape[1]
-    weights = np.random.default_rng(0).multinomial(seeds, [1 / seeds] * seeds, DRAWS) / seeds
+    weights = _seed_weights(seeds)
     best = rates.index(tried)
-    window = 0.0
     edge = "smallest" if best == 0 else "largest" if best == len(rates) - 1 else ""
     if edge:
-        rate, loss = math.log(rates[best]), math.log(table[best].mean())
-        bootstrap_rates, bootstrap_losses = np.full(DRAWS, rate), np.log(weights @ table[best])
+        log_losses = np.log(weights @ table[best])
+        log_rates, assumed = np.full_like(log_losses, math.log(tried)), edge_error
     else:
         x = np.log(rates[best - 1 : best + 2])
-        near, window = table[best - 1 : best + 2], (x[2] - x[0]) / 2
-        found, lowest = _vertices(x, np.log(near.mean(1))[None])
-        rate, loss = found[0], lowest[0]
-        bootstrap_rates, bootstrap_losses = _vertices(x, np.log(weights @ near.T))
+        log_rates, log_losses = _vertices(x, np.log(weights @ table[best - 1 : best + 2].T))
+        assumed = (x[2] - x[0]) / 2 / math.sqrt(12)
     grown = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else math.nan
-    rate_error, loss_error = grown * bootstrap_rates.std(), grown * bootstrap_losses.std()
+    rate_error, loss_error = (grown * logs[1:].std() for logs in (log_rates, log_losses))
     freedom = float(seeds - 1)
-    if edge or seeds == 1:  # the error is assumed
-        rate_error, freedom = edge_error if edge else window / math.sqrt(12), math.inf
-    return estimate(rate, rate_error, freedom), estimate(loss, loss_error, seeds - 1), edge
+    loss = estimate(log_losses[0], loss_error, freedom)
+    if edge or seeds == 1:
+        rate_error, freedom = assumed, math.inf
+    return estimate(log_rates[0], rate_error, freedom), loss, edge
+
+
+def _seed_weights(seeds: int) -> np.ndarray:
+    """Return the weight of each seed in a mean over seeds and in bootstrap samples.
+
+    The first row is the mean over all seeds. The other rows are all possible samples of up to
+    `ENUMERATED` seeds, or `DRAWS` random samples of more seeds.
+    """
+    if seeds <= ENUMERATED:
+        samples = np.array([*product(range(seeds), repeat=seeds)])
+    else:
+        samples = np.random.default_rng(0).integers(seeds, size=(DRAWS, seeds))
+    return np.vstack([np.full(seeds, 1 / seeds), np.eye(seeds)[samples].mean(1)])
 
 
 def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,10 +111,8 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     left, right = (y[:, 1] - y[:, 0]) / (x[1] - x[0]), (y[:, 2] - y[:, 1]) / (x[2] - x[1])
     curve = (right - left) / (x[2] - x[0])
     inside = (y[:, 1] <= y[:, 0]) & (y[:, 1] <= y[:, 2]) & (curve > 0)
-    slope = left - curve * (x[0] + x[1])
-    safe = np.where(inside, curve, 1.0)
-    place = np.clip(-slope / (2 * safe), x[0], x[2])
-    value = y[:, 0] + (place - x[0]) * (left + safe * (place - x[1]))
+    place = (x[0] + x[1]) / 2 - left / (2 * np.where(inside, curve, 1.0))
+    value = y[:, 0] + (place - x[0]) * (left + curve * (place - x[1]))
     lowest = y.argmin(1)
     ends = np.take_along_axis(y, lowest[:, None], 1)[:, 0]
     return np.where(inside, place, x[lowest]), np.where(inside, value, ends)

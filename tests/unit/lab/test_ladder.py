@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.check_ladder import check_folder
+from benchmarks.check_ladder import sum_up as recomputed
 from benchmarks.ladders import summary, widening
 from magneto.commands import plan
 from magneto.commands.ladder import (
@@ -110,7 +111,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def describe(place: Path, sweep: Any, report: Any) -> None:
         write_json(place / "rung.json", {
             "metric": "loss", "higher_is_better": False, "baseline": BASELINE,
-            "baseline_loss": BASELINE, "adam_eps": 1e-8, "steps": 60,
+            "adam_eps": 1e-8, "steps": 60,
             "updates": {"pre": [0.5, 0.6], "sub": []},
         })  # fmt: skip
 
@@ -572,8 +573,11 @@ def test_mistakes_are_one_line(
          "stability"),
         ({3e-3: [2.6, 2.6], 1e-2: [2.5, 2.5], 3e-2: [2.7, None], 1e-1: [2.9]}, 2, 1e-2,
          "stability"),
+        # A run did not learn at the next rate, although the mean loss is lower there.
+        ({1e-3: [7.2] * 2, 3e-3: [7.0] * 2, 1e-2: [6.0, 7.8], 3e-2: [7.8]}, 2, 3e-3, "stability"),
         ({1e-3: [3.0] * 2, 3e-3: [2.7] * 2, 1e-2: [2.5] * 2}, 2, 1e-2, "largest"),
-        # A parabola through these losses would be negative at its minimum; a loss of 0 has no log.
+        # Much better than both neighbours. A parabola through the losses would be negative
+        # at its minimum. A loss of 0 has no log.
         ({1e-3: [1.0] * 2, 3e-3: [1e-3] * 2, 1e-2: [0.2] * 2}, 2, 3.40955407e-3, ""),
         ({1e-3: [1.0] * 2, 3e-3: [0.0] * 2, 1e-2: [0.2] * 2}, 2, 3.23638647e-3, ""),
     ],
@@ -596,6 +600,9 @@ def test_a_best_rate_is_stable_and_its_loss_is_positive(
             pytest.approx(3.2 * best, rel=0.1),
         )
     assert shown["loss"]["value"] > 0
+    again = recomputed([asdict(one) for one in cells("pre", table)])
+    for name in ("best_rate", "loss"):
+        assert {part: shown[name][part] for part in again[name]} == pytest.approx(again[name])
 
 
 def test_missing_runs_are_not_trained_by_an_edited_recipe(
@@ -675,8 +682,6 @@ def test_a_row_that_may_still_learn_is_not_said_to_have_failed(part: Any, reason
 
 def test_a_task_without_a_loss_is_refused(tmp_path: Path, invented: list[str]) -> None:
     ladder = climbed(tmp_path, [64])
-    scored = {"metric": "accuracy", "higher_is_better": True, "baseline": 0.1}
-    edited(tmp_path / "rungs" / "width-64" / "rung.json", **scored)
     for path in tmp_path.glob("rungs/width-64/cells/*/outcome.json"):
         edited(path, metrics={"accuracy": 0.9})
     with pytest.raises(ConfigError, match="the task's metrics contain no 'loss'"):
@@ -695,7 +700,7 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
         for row, loss in (("pre", pre), ("sub", sub)):
             table = {1e-3: [7.0, 7.0], 3e-3: [loss, loss + 0.4], 1e-2: [7.0, 7.0]}
             rows[row] = {**(sum_up(cells(row, table)) or {}), "measured": {}}
-        rungs.append({"size": size, "rows": rows, "adam_eps": 1e-8, "baseline_loss": None})
+        rungs.append({"size": size, "rows": rows, "adam_eps": 1e-8, "baseline": None})
     keys = {"pre": "best_rate", "sub": "best_rate_by_width"}
     prediction = forecast(rungs, 512, keys)
     assert prediction["rows"]["pre"]["loss"]["value"] < prediction["rows"]["sub"]["loss"]["value"]
