@@ -79,7 +79,9 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
         near += itertools.takewhile(lambda r: r in full and fmean(full[r]) >= lowest, side)
     full = {rate: full[rate] for rate in near}
     place = sorted(full).index(best)
-    draws = [range(most), *itertools.product(range(most), repeat=most)]
+    # All samples of the seeds; the ladder draws random ones of more than five.
+    several = 1 < most <= 5
+    draws = [range(most), *(itertools.product(range(most), repeat=most) if several else ())]
     grown = math.sqrt(most / max(most - 1, 1))
     if 0 < place < len(full) - 1:
         near = sorted(full)[place - 1 : place + 2]
@@ -91,15 +93,17 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
         ]  # fmt: skip
         error, freedom = (x[2] - x[0]) / 2 / math.sqrt(12), math.inf
         if most > 1:
-            error, freedom = grown * pstdev(place for place, _ in drawn), most - 1
+            error, freedom = None, most - 1
+        if several:
+            error = grown * pstdev(place for place, _ in drawn)
     else:
         (log_rate, log_loss), *drawn = [
             (math.log(best), math.log(fmean(full[best][seed] for seed in draw))) for draw in draws
         ]
         error, freedom = FACTOR, math.inf
-        if above and above[0] not in full:
+        if above and below:
             error = FACTOR / math.sqrt(12)
-    loss_error = grown * pstdev(loss for _, loss in drawn) if most > 1 else None
+    loss_error = grown * pstdev(loss for _, loss in drawn) if several else None
     stable = list(itertools.takewhile(
         lambda rate: all(r["status"] == "finished" for r in at[rate]),
         [rate for rate in rates if rate >= best],

@@ -67,6 +67,8 @@ def judged(run: Path, about: dict[str, Any]) -> dict[str, Any]:
         falls = end is None or first is None or end < first
         lost = lost or (not falls and not end <= FAR_ABOVE * abs(first))
         learns = falls and not lost and learned(score, about["baseline"], about["higher_is_better"])
+        # Only a ladder judges the loss too.
+        learns = learns and learned(loss, about.get("baseline_loss"), False)
         status = "diverged" if lost else "finished" if learns else "did not learn"
     if status == "diverged":
         score = loss = None

@@ -298,11 +298,11 @@ def limitations(
     for where, _, found in learned_at:
         edges.setdefault(found["edge"], []).append(where)
     for edge in sorted(edges.keys() - {""}):
-        reason = ("is the largest at which every seed learned" if edge == "stability"
-                  else f"is the {edge} tested rate")  # fmt: skip
+        reason = f"the best rate is the {edge} tested rate"
+        if edge == "stability":
+            reason = "a run failed or is missing at a rate next to the best rate"
         lines.append(
-            f"No parabola was fitted to the losses of {', '.join(edges[edge])}, because the "
-            f"best rate {reason}."
+            f"No parabola was fitted to the losses of {', '.join(edges[edge])}, because {reason}."
         )
     partial = [where for where, _, found in learned_at if found.get("waiting")]
     if partial:
@@ -330,8 +330,8 @@ def limitations(
         lines.append("The true limit of stability lies between a row's largest stable rate and the "
                      "next larger tested rate. Rates other than the best and its neighbours may "
                      "have been tested with a single seed.")  # fmt: skip
-    near = [where for where, rung, found in learned_at if rung["baseline"]
-            and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline"]]  # fmt: skip
+    near = [where for where, rung, found in learned_at if rung["baseline_loss"]
+            and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]]  # fmt: skip
     if near:
         lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's loss: "
                      f"{', '.join(near)}. Such losses show only which row starts to "

@@ -319,19 +319,15 @@ def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write the baseline at one size, and the result of `update_to_bound` for each row.
-
-    A ladder compares losses, so the loss decides whether a run learned, whatever the task's metric.
-    """
+    """Write the baselines at one size, and the result of `update_to_bound` for each row."""
     if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
     task.prepare(report)
     updates = {row: update_to_bound(sweep.load(own[0])) for row, own in sweep.rows().items()}
-    baseline = task.baseline(recipe.training.evaluate_limit).get("loss")
     write_json(rung_folder / RUNG_FILE, {
-        **asdict(Judge("loss", False, baseline)),
+        **asdict(Judge.of_ladder(task, recipe.training.evaluate_limit)),
         "adam_eps": recipe.training.eps,
         "steps": training_in_steps(recipe, task).steps,
         "updates": updates,

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from magneto.config import ConfigError
 from magneto.functional.statistics import half_width
 from magneto.lab.grid import RATE, SEED, Cell, read_result
 from magneto.theory.placement import find_placement
@@ -56,18 +55,27 @@ class Judge:
     """Decides whether a run learned.
 
     A run learned if its score beats the task's trivial baseline by `MARGIN`. If the task has no
-    baseline, every score counts as learning.
+    baseline, every score counts as learning. A ladder compares losses, so its runs must also beat
+    the baseline's loss: a classifier that always predicts one class may beat an accuracy.
     """
 
     metric: str
     higher_is_better: bool
     baseline: float | None = None
+    baseline_loss: float | None = None  # None if the loss does not count
 
     @classmethod
     def of(cls, task: Task, limit: int | None) -> Judge:
         """Return the `Judge` of a task, with a baseline measured on `limit` batches (None: all)."""
         metric = task.primary_metric
         return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
+
+    @classmethod
+    def of_ladder(cls, task: Task, limit: int | None) -> Judge:
+        """Return the `Judge` of a ladder, which also judges the loss."""
+        baseline = task.baseline(limit)
+        metric = task.primary_metric
+        return cls(metric, task.higher_is_better, baseline.get(metric), baseline.get("loss"))
 
     @property
     def threshold(self) -> float | None:
@@ -86,22 +94,26 @@ class Judge:
             return True
         return score > self.threshold if self.higher_is_better else score < self.threshold
 
+    def shortfall(self, metrics: Mapping[str, Any]) -> str:
+        """Say which baseline the metrics of a run do not beat; "" if the run learned."""
+        score, loss, limit = metrics[self.metric], metrics.get("loss"), self.baseline_loss
+        if not self.beats_baseline(score):
+            return (
+                f"{self.metric} {score:.4g} is not better than {self.threshold:.4g} ({MARGIN:.0%} "
+                f"of the way from the trivial baseline's {self.baseline:.4g} to the best possible "
+                "score)"
+            )
+        if limit is not None and loss is not None and not loss < limit - MARGIN * abs(limit):
+            return f"loss {loss:.4g} is not {MARGIN:.0%} below the trivial baseline's {limit:.4g}"
+        return ""
+
 
 def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
-    """Return the result of a run.
-
-    Raises:
-        ConfigError: If a finished run lacks the metric.
-    """
     where = (cell.row, float(cell.values[RATE]), int(cell.values[SEED]))
     found = read_result(folder, cell)
     if found is None:
         return Scored(*where, MISSING)
     metrics, curve = found["metrics"], found["curve"]
-    if found["status"] == FINISHED and judge.metric not in metrics:
-        raise ConfigError([f"the task's metrics contain no '{judge.metric}', which decides whether "
-                           "a run learned; add it to the result of summarise, and choose another "
-                           "--out"])  # fmt: skip
     first = found.get("initial_loss", curve[0][1] if curve else None)
     status, reason = verdict(found, judge, first)
     ended = status in (FINISHED, STUCK)
@@ -149,12 +161,8 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
         if not end <= FAR_ABOVE_FIRST * abs(first):
             return DIVERGED, f"the loss rose too far, from {first:.4g} to {end:.4g}"
         return STUCK, f"the loss rose from {first:.4g} to {end:.4g}"
-    if not judge.beats_baseline(score):
-        return STUCK, (
-            f"{judge.metric} {score:.4g} is not better than {judge.threshold:.4g} ({MARGIN:.0%} of "
-            f"the way from the trivial baseline's {judge.baseline:.4g} to the best possible score)"
-        )
-    return FINISHED, ""
+    missed = judge.shortfall(metrics)
+    return (STUCK, missed) if missed else (FINISHED, "")
 
 
 def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from magneto.config import ConfigError
 from magneto.files import read_object
 from magneto.lab.grid import RATE, cell_directory, read_sweep
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, score_cell
@@ -62,13 +63,21 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     """Return the results at one size as JSON values.
 
     If a row learned at no rate, its best rate and its loss are missing.
+
+    Raises:
+        ConfigError: If a finished run has no validation loss.
     """
     sweep = read_sweep(rung_folder)
-    about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
-    judge = Judge(about["metric"], about["higher_is_better"], about["baseline"])
+    names = [field.name for field in fields(Judge)]
+    about = read_object(rung_folder / RUNG_FILE, *names)
+    judge = Judge(**{name: about[name] for name in names})
     found = {}
     for row, cells in sweep.rows().items():
         scored = [score_cell(rung_folder, cell, judge) for cell in cells]
+        if any(cell.score is not None and cell.loss is None for cell in scored):
+            raise ConfigError(["a ladder compares validation losses, but the task's metrics "
+                               "contain no 'loss'; add it to the result of summarise, and choose "
+                               "another --out"])  # fmt: skip
         shown = sum_up(scored)
         at_best = [c for c in cells if shown and float(c.values[RATE]) == shown["best_tried"]]
         readings = [read_probe(cell_directory(rung_folder, cell)) for cell in at_best]
@@ -109,11 +118,12 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     unfit = losses.keys() - {rate for rate, own in full.items() if fmean(own) >= fmean(full[best])}
     full = {rate: own for rate, own in full.items()
             if not any(min(rate, best) <= r <= max(rate, best) for r in unfit)}  # fmt: skip
+    below = max((rate for rate in losses if rate < best), default=None)
     above = min((rate for rate in losses if rate > best), default=None)
-    edge_error = AT_EDGE if above is None or above in full else BETWEEN
-    best_rate, loss, edge = find_vertex(full, best, edge_error)
-    if edge == "largest" and above is not None:
-        edge = "stability"
+    at_edge = below is None or above is None
+    best_rate, loss, edge = find_vertex(full, best, AT_EDGE if at_edge else BETWEEN)
+    if edge:
+        edge = "smallest" if below is None else "largest" if above is None else "stability"
     following = min((rate for rate in failed if rate > best), default=None)
     largest = max(rate for rate in losses if following is None or rate < following)
     middle = math.sqrt(largest * following) if following else None

@@ -200,9 +200,9 @@ def end_if_learned(state: TrainingState) -> None:
     An evaluation shows whether the run has learned.
     """
     metrics = run_evaluation(state)
-    judge = Judge.of(state.task, state.config.evaluate_limit)
+    judge = Judge.of_ladder(state.task, state.config.evaluate_limit)
     score = metrics.get(judge.metric)
-    if score is not None and math.isfinite(score) and judge.beats_baseline(score):
+    if score is not None and math.isfinite(score) and not judge.shortfall(metrics):
         state.metrics = metrics
         reason = (
             f"stopped at step {state.step}, because two larger or two smaller learning rates are "

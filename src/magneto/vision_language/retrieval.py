@@ -181,6 +181,7 @@ class ImageTextRetrieval(CaptionedTask):
         return [*torch.cat(parts).cpu()[np.argsort([*images, *texts])]]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
+        self.prepare()  # the size of images may depend on the data
         plans = list(islice(self.validation_batches().plans, limit))
         rows = np.concatenate(plans)
         given = self.splits.validation.values("captions")

@@ -111,7 +111,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def describe(place: Path, sweep: Any, report: Any) -> None:
         write_json(place / "rung.json", {
             "metric": "loss", "higher_is_better": False, "baseline": BASELINE,
-            "adam_eps": 1e-8, "steps": 60,
+            "baseline_loss": BASELINE, "adam_eps": 1e-8, "steps": 60,
             "updates": {"pre": [0.5, 0.6], "sub": []},
         })  # fmt: skip
 
@@ -520,7 +520,7 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
     for words in ("fewer than three sizes (2), exponents", "8 times the largest trained size",
                   "One seed gives no measure of noise", "within 10% of the trivial baseline's",
                   "loss: Sub-LN at 64, Sub-LN at 128. Such losses", "Sub-LN at 64, Sub-LN at 128, "
-                  "because the best rate is the largest at which every seed"):  # fmt: skip
+                  "because a run failed or is missing at a rate next"):  # fmt: skip
         assert words in text, words
 
 
@@ -605,6 +605,17 @@ def test_a_best_rate_is_stable_and_its_loss_is_positive(
         assert {part: shown[name][part] for part in again[name]} == pytest.approx(again[name])
 
 
+@pytest.mark.parametrize("below", [[6.0, 7.8], [7.6], [None, 7.0]])
+def test_no_parabola_goes_through_a_failed_rate_below_the_best_one(below: list[Any]) -> None:
+    """A run failed there although the mean is lower; a seed is missing; a run diverged."""
+    table = {1e-3: below, 3e-3: [7.0] * 2, 1e-2: [7.2] * 2, 3e-2: [7.8]}
+    shown = sum_up(cells("pre", table))
+    assert shown is not None and (shown["best_tried"], shown["edge"]) == (3e-3, "stability")
+    assert (shown["largest_stable"], shown["next_failed"]) == (1e-2, 3e-2)
+    again = recomputed([asdict(one) for one in cells("pre", table)])
+    assert shown["best_rate"] == pytest.approx(again["best_rate"])
+
+
 def test_missing_runs_are_not_trained_by_an_edited_recipe(
     tmp_path: Path, invented: list[str]
 ) -> None:
@@ -682,6 +693,8 @@ def test_a_row_that_may_still_learn_is_not_said_to_have_failed(part: Any, reason
 
 def test_a_task_without_a_loss_is_refused(tmp_path: Path, invented: list[str]) -> None:
     ladder = climbed(tmp_path, [64])
+    scored = {"metric": "accuracy", "higher_is_better": True, "baseline": 0.1}
+    edited(tmp_path / "rungs" / "width-64" / "rung.json", **scored)
     for path in tmp_path.glob("rungs/width-64/cells/*/outcome.json"):
         edited(path, metrics={"accuracy": 0.9})
     with pytest.raises(ConfigError, match="the task's metrics contain no 'loss'"):
@@ -700,7 +713,7 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
         for row, loss in (("pre", pre), ("sub", sub)):
             table = {1e-3: [7.0, 7.0], 3e-3: [loss, loss + 0.4], 1e-2: [7.0, 7.0]}
             rows[row] = {**(sum_up(cells(row, table)) or {}), "measured": {}}
-        rungs.append({"size": size, "rows": rows, "adam_eps": 1e-8, "baseline": None})
+        rungs.append({"size": size, "rows": rows, "adam_eps": 1e-8, "baseline_loss": None})
     keys = {"pre": "best_rate", "sub": "best_rate_by_width"}
     prediction = forecast(rungs, 512, keys)
     assert prediction["rows"]["pre"]["loss"]["value"] < prediction["rows"]["sub"]["loss"]["value"]

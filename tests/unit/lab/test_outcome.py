@@ -4,6 +4,8 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -79,6 +81,21 @@ def test_overfitting_is_no_divergence(last: float, validation: float, status: st
     assert verdict(found, Judge("accuracy", True, 0.5), 0.7)[0] == status
     alone = verdict(found, Judge("loss", False), 0.7)[0]
     assert alone == ("finished" if validation < 0.7 else "diverged")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "ended_as"),
+    [(0.2, 2.9, "finished"), (0.2, 2.95, "did not learn"), (0.11, 2.9, "did not learn")],
+)
+def test_a_ladder_judges_the_loss_too(accuracy: float, loss: float, ended_as: str) -> None:
+    """A classifier that always predicts a common class has an accuracy and no loss to show."""
+    task: Any = SimpleNamespace(primary_metric="accuracy", higher_is_better=True,
+                                baseline=lambda limit: {"accuracy": 0.1, "loss": 3.0})  # fmt: skip
+    found = ended(loss, loss)
+    found["metrics"]["accuracy"] = accuracy
+    assert verdict(found, Judge.of_ladder(task, 1), 3.5)[0] == ended_as
+    compared = "finished" if accuracy == 0.2 else "did not learn"
+    assert verdict(found, Judge.of(task, 1), 3.5)[0] == compared
 
 
 def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from magneto.data.table import table_of_columns
+from magneto.recipe import load_recipe
 from magneto.vision.decoding import Pixels
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision_language import finetuning, retrieval
@@ -62,6 +63,12 @@ def test_a_model_that_knows_finds_everything(tmp_path: Path, monkeypatch) -> Non
     assert np.array_equal(distinct(task.splits.train.take(np.array([1, 0, 1]))).table.rows, [1, 0])
     monkeypatch.setattr(finetuning, "EVALUATION_BATCH", 1)
     assert retrieval_task(tmp_path).baseline()["loss"] == 0.0
+
+
+def test_a_comparison_asks_for_the_baseline_of_an_unprepared_task() -> None:
+    task = load_recipe("image-text-retrieval/tiny").build_task()
+    assert task.model_config.image_size is None
+    assert task.baseline(1)["loss"] > 0
 
 
 def test_it_learns(tmp_path: Path) -> None:

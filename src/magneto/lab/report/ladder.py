@@ -117,13 +117,13 @@ def baseline_note(found: Found) -> str:
         spread = found["forecast"]["priors"]["gaps"]["spread"]
         note += ("Comparisons of rows are paired by seed. Their trends with size have the prior "
                  f"0 ± {spread:.0%} per e-fold growth, which pulls them towards 0. ")  # fmt: skip
-    if not last.get("baseline"):
+    if not last.get("baseline_loss"):
         return note
-    shares = [f"{1 - part['loss']['value'] / last['baseline']:.0%} ({found['rows'][row]})"
+    shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
               for row, part in last["rows"].items() if "loss" in part]  # fmt: skip
     if not shares:
         return note
-    return (f"{note}The trivial baseline's loss is {last['baseline']:.4g}. At the largest "
+    return (f"{note}The trivial baseline's loss is {last['baseline_loss']:.4g}. At the largest "
             f"size the loss is lower than the baseline's by {', '.join(shares)}.")  # fmt: skip
 
 
