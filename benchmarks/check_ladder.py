@@ -78,42 +78,52 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for side in (below, above):
         near += itertools.takewhile(lambda r: r in full and fmean(full[r]) >= lowest, side)
     full = {rate: full[rate] for rate in near}
-    place = sorted(full).index(best)
-    # All samples of the seeds; the ladder draws random ones of more than five.
-    several = 1 < most <= 5
-    draws = [range(most), *(itertools.product(range(most), repeat=most) if several else ())]
-    grown = math.sqrt(most / max(most - 1, 1))
-    if 0 < place < len(full) - 1:
-        near = sorted(full)[place - 1 : place + 2]
-        x = [math.log(rate) for rate in near]
-        (log_rate, log_loss), *drawn = [
-            vertex([(math.log(rate), math.log(fmean(full[rate][seed] for seed in draw)))
-                    for rate in near])
-            for draw in draws
-        ]  # fmt: skip
-        error, freedom = (x[2] - x[0]) / 2 / math.sqrt(12), math.inf
-        if most > 1:
-            error, freedom = None, most - 1
-        if several:
-            error = grown * pstdev(place for place, _ in drawn)
-    else:
-        (log_rate, log_loss), *drawn = [
-            (math.log(best), math.log(fmean(full[best][seed] for seed in draw))) for draw in draws
-        ]
-        error, freedom = FACTOR, math.inf
-        if above and below:
-            error = FACTOR / math.sqrt(12)
-    loss_error = grown * pstdev(loss for _, loss in drawn) if several else None
+    best_rate, loss = at_the_minimum(full, best, bool(above and below))
     stable = list(itertools.takewhile(
         lambda rate: all(r["status"] == "finished" for r in at[rate]),
         [rate for rate in rates if rate >= best],
     ))  # fmt: skip
     failed = next((rate for rate in above if rate > stable[-1]), None)
     return {
-        "best_rate": interval(log_rate, error, freedom),
-        "loss": interval(log_loss, loss_error, most - 1), "best_tried": best,
+        "best_rate": best_rate, "loss": loss, "best_tried": best,
         "largest_stable": stable[-1], "next_failed": failed, "seed_losses": full[best],
     }  # fmt: skip
+
+
+def at_the_minimum(
+    full: dict[float, list[float]], best: float, between: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the best rate and its loss, from the losses of the seeds at each rate.
+
+    Without a rate on each side of the best one, this is the best rate itself. Its error depends on
+    whether rates were tried on both sides.
+    """
+    rates = sorted(full)
+    place, seeds = rates.index(best), len(full[best])
+    inside = 0 < place < len(rates) - 1
+    rates = rates[place - 1 : place + 2] if inside else [best]
+    # All samples of the seeds; the ladder draws random ones of more than five.
+    several = 1 < seeds <= 5
+    samples = itertools.product(range(seeds), repeat=seeds) if several else ()
+    minima = []
+    for sample in (range(seeds), *samples):
+        means = {rate: fmean(full[rate][seed] for seed in sample) for rate in rates}
+        points = [(math.log(rate), math.log(mean)) for rate, mean in means.items()]
+        minima.append(vertex(points) if inside else points[0])
+    (log_rate, log_loss), *drawn = minima
+    grown = math.sqrt(seeds / max(seeds - 1, 1))
+    rate_error, loss_error = (
+        grown * pstdev(values) if several else None
+        for values in zip(*drawn or [(0, 0)], strict=True)
+    )
+    freedom = math.inf
+    if inside and seeds > 1:
+        freedom = seeds - 1
+    elif inside:
+        rate_error = math.log(rates[2] / rates[0]) / 2 / math.sqrt(12)
+    else:
+        rate_error = FACTOR / math.sqrt(12) if between else FACTOR
+    return interval(log_rate, rate_error, freedom), interval(log_loss, loss_error, seeds - 1)
 
 
 def interval(log: float, error: float | None, freedom: float) -> dict[str, float]:
