@@ -71,7 +71,7 @@ LADDERS = {
     "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512 --seeds 1,2",
     "text-width-24": f"{DEEP} --widths 32,64,128,256,512 --target 1024",
     "text-width-24-mup": f"{DEEP} --model.parametrization mup --model.base_width 32 "
-    "--model.tie_embeddings false --widths 32,64,128,256 --target 512",
+    "--model.tie_embeddings false --widths 32,64,128,256,512 --target 1024",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",
