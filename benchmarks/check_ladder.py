@@ -111,11 +111,10 @@ def at_the_minimum(
         points = [(math.log(rate), math.log(mean)) for rate, mean in means.items()]
         minima.append(vertex(points) if inside else points[0])
     (log_rate, log_loss), *drawn = minima
-    grown = math.sqrt(seeds / max(seeds - 1, 1))
-    rate_error, loss_error = (
-        grown * pstdev(values) if several else None
-        for values in zip(*drawn or [(0, 0)], strict=True)
-    )
+    rate_error = loss_error = None
+    if several:
+        grown = math.sqrt(seeds / (seeds - 1))
+        rate_error, loss_error = (grown * pstdev(values) for values in zip(*drawn, strict=True))
     freedom = math.inf
     if inside and seeds > 1:
         freedom = seeds - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean, median
@@ -67,8 +67,7 @@ class Judge:
     @classmethod
     def of(cls, task: Task, limit: int | None) -> Judge:
         """Return the `Judge` of a task, with a baseline measured on `limit` batches (None: all)."""
-        metric = task.primary_metric
-        return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
+        return replace(cls.of_ladder(task, limit), baseline_loss=None)
 
     @classmethod
     def of_ladder(cls, task: Task, limit: int | None) -> Judge:
